@@ -281,7 +281,6 @@ class WindowView:
         reasons: What was left out or shortened, and why.
         summary: The summary of the turns before the window.
         summary_first: Position where it begins; None: there is none.
-        summary_end: The position behind the last message that is summed up.
         next_start: Position where the window will begin when it has to move; None while that is far off.
         profile: The user's profile.
     """
@@ -294,7 +293,6 @@ class WindowView:
     reasons: tuple[Reason, ...] = ()
     summary: tuple[Part, ...] = ()
     summary_first: int | None = None
-    summary_end: int = 0
     next_start: int | None = None
     profile: tuple[Part, ...] = ()
 

@@ -311,12 +311,11 @@ def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
     now = None
     if session is not None and session.summary_version:
         now = summaries_sql.in_force(snapshot.connection, session)
-    behind = now.until + 1 if now is not None else 0
     outranked: tuple[Reason, ...] = ()
     shown = _SummaryPart() if now is None else _before(snapshot, snapshot.begin.first)
     while True:
         others = cost_of((*shown.parts, *profile))
-        seen = read_window(snapshot, reserve, others, (behind,) if now is not None else ())
+        seen = read_window(snapshot, reserve, others, () if now is None else (now.until + 1,))
         wanted = _SummaryPart() if now is None else _before(snapshot, seen.first)
         grows = wanted.parts != shown.parts
         if (shown.parts or profile) and seen.tokens + others > limits.tokens:
@@ -335,7 +334,6 @@ def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
         profile=profile,
         summary=wanted.parts,
         summary_first=wanted.first,
-        summary_end=behind,
     )
 
 
@@ -346,7 +344,7 @@ def due_position(rt: Runtime, session: Session, view: WindowView, first: int) ->
     messages or rounds moves with every turn; it is summed up when `BATCH` messages have left it.
     """
     begins = view.first
-    known = max(view.summary_end, session.memory_start, session.summary_due)
+    known = max(session.memory_start, session.summary_due)
     stepped = view.new_first is not None or first > known
     if view.next_start is not None and known <= begins:
         return view.next_start
