@@ -163,14 +163,14 @@ def apply(
     if keys is not None:
         return made
     cheaper = [key for key in edits if edits[key].tokens < before[key].tokens]
-    lost = sum(one.tokens - (edits[key].tokens if key in edits else 0) for key, one in before.items())
+    lost = sum(one.tokens for one in before.values())
     totals = {
         "of": row.number,
         "further": STEP * sum(front is None for front, _ in splice.insertions),
         "new": len(fresh),
         "more": len(fresh) - len(splice.removals),
         "shifts": len(splice.removals) + len(between) + len(cheaper),
-        "cost": sum(draft.tokens for draft in drafts) - lost,
+        "cost": sum(draft.tokens for draft in (*drafts, *edits.values())) - lost,
         "at": statements.to_micros(now if before else reads.span_of(drafts, now)[1]),
         "by": _in_force(connection, row, splice, fresh),
     }
