@@ -155,7 +155,7 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
     new = _pending_parts(snapshot) if snapshot.pending else []
     entries, stored = last_entries(snapshot, [entry for entry, _ in new], shape)
     question = newest_question(entries[::-1])
-    around, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
+    around, overhead = overhead, overhead + sum(_most_tokens(rt, part) for part in (*system, *once))
     how: Any = {"compact_to": settings.compact_to, "stops": stops, "shape": shape}
     while True:
         chosen = fit.window(entries, limits, overhead=overhead, reserve=reserve, **how)
@@ -278,7 +278,7 @@ def _as_user(rt: Runtime, part: Part) -> Part:
     return part._replace(message=message, tokens=tokens, reasons=reasons)
 
 
-def _most_window_view(rt: Runtime, part: Part) -> int:
+def _most_tokens(rt: Runtime, part: Part) -> int:
     """Return the most that a part can cost: it is not known yet whether the call of a result is in the window."""
     return max(part.tokens, _as_user(rt, part).tokens) if part.message.role == "tool" else part.tokens
 
