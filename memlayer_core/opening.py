@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from memlayer_core.errors import ConfigurationError, repr_of, require
 from memlayer_core.events import EventBus, Health
@@ -25,19 +25,14 @@ from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.runtime import Runtime, Threads, VectorIndex
 from memlayer_core.scope import Scope
-from memlayer_core.seams import LongTermMemory, Redactor
+from memlayer_core.seams import Embedder, LanguageModel, LongTermMemory, Redactor
 from memlayer_core.settings import Settings
 from memlayer_core.show import Mark, View, Viewable, line_of
-from memlayer_core.storage import database as storage_database, outbox, vectors
+from memlayer_core.storage import outbox, vectors
+from memlayer_core.storage.database import Database, ensure_tables, open_database
 from memlayer_core.storage.jobs import Backlog
 from memlayer_core.telemetry import Telemetry
 from memlayer_core.worker import Worker, owner_name
-
-if TYPE_CHECKING:
-    from memlayer_core.seams import Embedder, LanguageModel
-    from memlayer_core.storage.database import Database
-    from memlayer_core.storage.vectors import Layout
-
 
 _URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # a `Path` has one slash less, and a drive of Windows one letter
 
@@ -232,7 +227,7 @@ def _models(options: Options, settings: Settings) -> tuple[LanguageModel | None,
 
 def _store(
     place: Place, options: Options, settings: Settings, reembed: bool
-) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
+) -> tuple[Database, Embedder, vectors.Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
     embedder = options.get("embedder", "auto")
     check_embedder(embedder)
@@ -240,9 +235,9 @@ def _store(
         from memlayer_core.chroma.index import server_url
 
         server_url(place.chroma_url)
-    db = storage_database.open_database(place.database, settings)
+    db = open_database(place.database, settings)
     try:
-        db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
+        db.write(ensure_tables, shards=settings.chroma_collections)
         layout = db.read(vectors.layout)
         recorded = None if reembed and embedder != "auto" else layout.embedder
         dimension = None if reembed else layout.dimension
@@ -261,7 +256,7 @@ def _store(
         raise
 
 
-def _made(embedder: Embedder, layout: Layout) -> bool:
+def _made(embedder: Embedder, layout: vectors.Layout) -> bool:
     """Return whether an embedder made the vectors of a store: it has the name of that one, and its dimensions."""
     if layout.embedder != embedder.identity:
         return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.codec import json_text
@@ -29,6 +29,7 @@ from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
+from memlayer_core.storage.database import Connection, Database
 from memlayer_core.storage.files import LineReader, Page, is_ascii_only, writing
 from memlayer_core.storage.statements import LAST
 from memlayer_core.summaries import sql as summaries_sql
@@ -36,10 +37,6 @@ from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import lines, sql
 from memlayer_core.transfer.model import Conversation, ImportReport
 from memlayer_core.transfer.sources import Source, source_of
-
-if TYPE_CHECKING:
-    from memlayer_core.storage.database import Connection, Database
-
 
 # Saves and loads a session as a state, and exports sessions, records and items as lines.
 
