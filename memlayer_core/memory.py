@@ -765,11 +765,7 @@ class Memory(Viewable):
         Raises:
             StoreUnavailableError: The target cannot be written. An existing file is unchanged.
         """
-        rt = self.runtime
-        flow = transfer_flow.export(
-            rt.db, target, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
-        )
-        return self._drive(flow)
+        return self._drive(transfer_flow.export(self.runtime, target, user_id, tenant_id, progress))
 
     aexport = async_drive(export)
     """Do `export` without blocking the event loop."""

@@ -118,8 +118,7 @@ def export(target: str, store: JournalPlace, *, user: str | None = None, tenant:
 
     file = sys.stdout if target == "-" else target
     with store.journal() as journal, shell.progress("Exporting") as bar:
-        flow = write(journal.db, file, tenant_id=tenant, user_id=user, now=journal.now(), progress=bar)
-        written = drive(flow)
+        written = drive(write(journal, file, user, tenant, bar))
     note(f"Exported: {written:,} message(s).")
 
 

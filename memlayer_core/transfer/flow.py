@@ -74,13 +74,11 @@ def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
 
 
 def export(
-    db: Database,
+    journal: Journal,
     target: str | os.PathLike[str] | IO[str],
-    *,
-    tenant_id: str,
     user_id: str | None,
-    now: datetime,
-    progress: Progress | None = None,
+    tenant_id: str,
+    progress: Progress | None,
 ) -> Asking[int]:
     """Write the sessions and records of a user, or all data of a tenant, line by line.
 
@@ -90,10 +88,11 @@ def export(
         How many messages were written.
     """
     _scope_of(user_id, tenant_id)  # checks the ids
+    db = journal.db
     done = Counter[type[lines.Line]]()
     with writing(target) as file:
         expected = db.read(messages_reads.count_all, tenant_id, user_id)
-        header = lines.HeaderLine(tenant_id, user_id, now, expected)
+        header = lines.HeaderLine(tenant_id, user_id, journal.now(), expected)
         for page in chain([[header]], _pages(db, tenant_id, user_id), _end_of(done)):
             done.update(map(type, page))
             forms = map(lines.form_of, page)
