@@ -939,7 +939,6 @@ class Memory(Viewable):
                 hint="Use `Memory.open(directory)`, or open one in the child.",
             )
         _inherited.append(self._resources)
-        self._resources.disown()
         self._resources = self._opener(self._bus)
 
 

@@ -207,10 +207,6 @@ class Resources:
         """Close everything. A second call does nothing."""
         self._finalizer()
 
-    def disown(self) -> None:
-        """Never close anything of this, since it belongs to the parent process."""
-        self._finalizer.detach()
-
 
 def _models(options: Options, settings: Settings) -> tuple[LanguageModel | None, LanguageModel | None]:
     """Return the model that sums up, and the one that learns."""
@@ -288,7 +284,7 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
 
 def _close_all(worker: Worker, rt: Runtime, pid: int) -> None:
     if os.getpid() != pid:
-        return
+        return  # a forked child: all of this belongs to its parent
     if threading.current_thread().name.startswith("memlayer-"):
         # The garbage collector may close a forgotten memory in one of its own threads, which would wait for itself.
         threading.Thread(target=_close_all, args=(worker, rt, pid)).start()
