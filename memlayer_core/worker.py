@@ -362,8 +362,7 @@ class Worker:
         self._hurry.ring()
         until = time.monotonic() + _CLOSING
         for thread in (*threads, *self._model_threads.copy()):
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, until - time.monotonic()))
+            thread.join(max(0.0, until - time.monotonic()))
         if threads:
             with suppress(errors.StoreUnavailableError):  # then the leases expire
                 self._rt.db.write(storage_jobs.release, [self._owner], self._rt.now(), discount=1)
