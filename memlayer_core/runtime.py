@@ -324,11 +324,9 @@ class Temporaries:
             if left:
                 self._waiting[scope.session_bucket] = left
 
-    def clear(self, scope: Scope) -> int:
-        """Drop all messages of a session, and its recall. Returns how many messages there were."""
-        with self._lock:
-            self._drop_recalls(scope.__eq__)
-            return len(self._waiting.pop(scope.session_bucket, ()))
+    def clear(self, scope: Scope) -> None:
+        """Drop all messages of a session, and its recall."""
+        self._drop(scope.__eq__)
 
     def forget(self, reach: Scope) -> None:
         """Drop all of a scope: of a user, of a user with one agent, or of a session with those below it."""
@@ -338,16 +336,14 @@ class Temporaries:
             is_own = scope.namespace == reach.namespace and reach.agent_id in {None, scope.agent_id}
             return is_below and is_own
 
-        with self._lock:
-            self._drop_recalls(is_within)
-            for bucket, waiting in list(self._waiting.items()):
-                if is_within(waiting[0][0].scope):
-                    del self._waiting[bucket]
+        self._drop(is_within)
 
-    def _drop_recalls(self, is_within: Callable[[Scope], bool]) -> None:
-        for key, (scope, _) in list(self._recalls.items()):
-            if is_within(scope):
+    def _drop(self, is_within: Callable[[Scope], bool]) -> None:
+        with self._lock:
+            for key in [key for key, (scope, _) in self._recalls.items() if is_within(scope)]:
                 del self._recalls[key]
+            for bucket in [key for key, held in self._waiting.items() if is_within(held[0][0].scope)]:
+                del self._waiting[bucket]
 
 
 def _digest(scope: Scope, message: Message) -> bytes:
