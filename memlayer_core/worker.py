@@ -447,9 +447,8 @@ class Worker:
         If a batch is not full, texts that come while it is done wait for the next batch: many small batches cost more.
         """
         worked = rested = False
-        self._start_models(rt)
-        looked = time.monotonic()
         while not self._stopping.is_set() and (rested or rt.db.read(storage_jobs.has_jobs)):
+            self._start_models(rt)
             most = rt.settings.index_batch
             jobs = [] if rested else self._lease(rt, ["index"], most, is_ready=self._has_embedder)
             if not (jobs := jobs or self._upkeep(rt)):
@@ -459,9 +458,6 @@ class Worker:
             self._do(rt, jobs)
             worked = True
             self._done()
-            if time.monotonic() - looked >= _IDLE:
-                self._start_models(rt)
-                looked = time.monotonic()
         if worked:
             rt.db.tidy()
 
