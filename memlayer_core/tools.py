@@ -15,7 +15,7 @@ from memlayer_core.chat import Chat, recall_flow
 from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError, repr_of
 from memlayer_core.facts import flow as assertions
 from memlayer_core.facts.check import CONCLUDED
-from memlayer_core.facts.model import Record, RecordSource
+from memlayer_core.facts.model import Record, RecordFilter, RecordSource
 from memlayer_core.message import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import block, changed_on, quote_line, value_of
 from memlayer_core.recall.model import Hit, Hits, RecallFilter
@@ -245,8 +245,7 @@ def _retrieve(call: Call, arguments: RetrieveArguments) -> Asking[str]:
     hits: Hits = yield from recall_flow(chat, wanted, limit=_FOUND, token_limit=most, filter=call.filter)
     known: Sequence[Record] = ()
     if call.filter is None and reach.session_id is None:
-        whose: Any = {name: getattr(reach, name) for name in ("user_id", "tenant_id", "agent_id")}
-        known = chat.memory.records(**whose, about=None, limit=_SEARCHED)  # of anybody
+        known = assertions.records(rt, reach, RecordFilter(limit=_SEARCHED), ())  # about anybody
     quoted = [(hit.created_at, hit.speaker, hit.text, hit.role, _origin_of(hit, chat.scope)) for hit in hits]
     quoted += [
         (fact.date, fact.type, rt.redact(fact.text), "user", _record_origin(fact, chat.scope))
