@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, count
 from typing import Any, Self
@@ -138,9 +138,9 @@ class ImportReport(Report):
 
     def _view(self) -> View:
         """Show the values that are not empty."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        del values["left_out"], values["dry_run"]
-        cells = [(name.replace("_", " "), cell) for name, cell in values.items() if cell]
+        row = self._row()
+        del row["left out"], row["dry run"]
+        cells = [(name, cell) for name, cell in row.items() if cell]
         cells += [(f"left out: {why}", count) for why, count in self.left_out.items()]
         return View(rows=tuple(cells), notes=("nothing was written",) if self.dry_run else ())
 
