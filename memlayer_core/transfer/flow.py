@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from itertools import chain
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -111,10 +110,10 @@ def _report(progress: Progress | None, count: int, expected: int) -> Asking[None
     """Report the progress to the caller, in the event loop if there is one. A flow can be cancelled there, between two pages."""
     report = progress or (lambda *_: None)
 
-    async def tell() -> None:
-        report(count, expected)
+    async def tell(*numbers: int) -> None:
+        report(*numbers)
 
-    yield ask(partial(report, count, expected), tell)
+    yield ask(report, tell, count, expected)
 
 
 def _details(connection: Connection, session: Session) -> SessionDetails:
