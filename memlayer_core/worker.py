@@ -595,6 +595,7 @@ class Worker:
                 self._fail(rt, job, reason)
 
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+        """Do jobs of one kind. Those of kind "index" and "learn" may be several, others come one at a time."""
         match kind:
             case "index":
                 queue(rt, [job.subject for job in jobs])
@@ -621,9 +622,8 @@ class Worker:
             return
         write = {"summarize": self._summarize, "episode": write_episode, "record": record}[kind]
         source: Source = "long-term memory" if kind == "record" else "summarizer"
-        for job in jobs:
-            with rt.health.watch(source, rt.settings.lease_seconds):
-                write(rt, job)
+        with rt.health.watch(source, rt.settings.lease_seconds):
+            write(rt, jobs[0])
 
     def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: errors.MemlayerError) -> None:
         """Try jobs again later whose failure had another cause."""
