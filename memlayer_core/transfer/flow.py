@@ -631,15 +631,4 @@ def forget_in_journal(journal: Journal, what: Erasure) -> ForgetReport:
         return forget_record(journal, reach, what.record_id)
     if what.speaker is not None:
         return journal.db.write(sql.forget_speaker, what.reach, what.speaker, journal.now())
-    return journal.db.write(_forget, what.reach, journal.now(), what.user_id)
-
-
-def _forget(connection: Connection, reach: Scope, now: datetime, user_id: str | None) -> ForgetReport:
-    """Delete everything of a scope in one transaction; of a whole user, the items in their namespaces, too."""
-    gone = sql.forget(connection, reach, now)
-    if user_id is None or reach.agent_id is not None or reach.session_id is not None:
-        return gone
-    own = items_sql.folders_of(connection, reach.tenant_id, user_id)
-    items = sum(items_sql.forget(connection, folder, now) for folder in own)
-    undeclared = items_sql.undeclared_folders(connection, reach.tenant_id, user_id)
-    return replace(gone, items=items, undeclared_folders=tuple(undeclared))
+    return journal.db.write(sql.forget, what.reach, journal.now())

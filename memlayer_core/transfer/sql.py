@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from memlayer_core.facts import reads as records_reads, writes as records_writes
 from memlayer_core.facts.check import fold
 from memlayer_core.facts.model import USER
+from memlayer_core.items import sql as items_sql
 from memlayer_core.message import Receipt
 from memlayer_core.messages import reads, splice, writes
 from memlayer_core.messages.model import Batch, ForgetReport, PreparedMessage, SessionDetails
@@ -38,7 +39,8 @@ def sessions_of(reach: Scope) -> sa.Select[Any]:
 def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetReport:
     """Delete everything of a user, of a user with one agent, or of a session, and queue the index's removals.
 
-    Versions of the messages are deleted, too, and with a session those below it: `"s1/flights"` is below `"s1"`.
+    Versions of the messages are deleted, too, and with a session those below it: `"s1/flights"` is below `"s1"`. Of a whole
+    user, the items in their namespaces are deleted, too.
 
     Sessions are locked before their messages, and the user's row last, as in every write. So a message that is added
     at the same time is either deleted, too, or begins a new session afterwards.
@@ -64,7 +66,12 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     records_writes.reopen_facts(connection, list(heads.values()), now)
     if rows or forgotten:
         writes.leave(connection, names)
-    return ForgetReport(len(rows), gone, forgotten)
+    if reach.agent_id is not None or reach.session_id is not None:
+        return ForgetReport(len(rows), gone, forgotten)
+    folders = items_sql.folders_of(connection, reach.tenant_id, reach.user_id)
+    items = sum(items_sql.forget(connection, folder, now) for folder in folders)
+    undeclared = items_sql.undeclared_folders(connection, reach.tenant_id, reach.user_id)
+    return ForgetReport(len(rows), gone, forgotten, items, tuple(undeclared))
 
 
 def forget_speaker(connection: sa.Connection, reach: Scope, name: str, now: datetime) -> ForgetReport:
