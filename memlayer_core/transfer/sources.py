@@ -43,7 +43,7 @@ class Format:
     """
 
     signs: Sequence[set[str]]
-    parse: Callable[[Any], Conversation | Iterable[Conversation]] | None = None
+    parse: Callable[[Any], Iterable[Conversation]] | None = None
     message: Callable[[Any], Any] = lists.message_of
 
 
@@ -290,12 +290,11 @@ def _read_files(files: _Files, name: str) -> Conversations:
             yield from (_in_text(one).placed(stem) for one in made)
 
 
-def _of_values(values: Iterable[Any], parse: Callable[[Any], Any]) -> Iterator[Conversation]:
+def _of_values(values: Iterable[Any], parse: Callable[[Any], Iterable[Any]]) -> Iterator[Conversation]:
     """Yield the conversations of each value."""
     for value in values:
         try:
-            made = parse(value)
-            some = [made] if isinstance(made, Conversation) else list(made)
+            some = list(parse(value))
         except _UNREADABLE as problem:
             some = [Conversation(left_out={f"not of this format ({type(problem).__name__})": 1})]
         yield from some

@@ -17,7 +17,7 @@ _EMPTY = "without any text"
 _HIDDEN = "a hidden system message"
 
 
-def chatgpt(one: Mapping[str, Any]) -> Conversation:
+def chatgpt(one: Mapping[str, Any]) -> Iterator[Conversation]:
     """Read a conversation of ChatGPT: the branch that ends with its current node.
 
     Calls of tools, their results and thoughts become messages that no model sees.
@@ -26,7 +26,7 @@ def chatgpt(one: Mapping[str, Any]) -> Conversation:
     branch = _branch(nodes, one.get("current_node") or _newest(nodes), "parent")
     messages = [_of_chatgpt(form) for node in branch if (form := node.get("message"))]
     every = sum(bool(node.get("message")) for node in nodes.values())
-    return Conversation.of(
+    yield Conversation.of(
         _dated(messages, one.get("create_time")),
         {_OTHER_BRANCH: every - len(messages)},
         session_id=one.get("conversation_id") or one.get("id"),
@@ -93,7 +93,7 @@ def _text_in(part: Any) -> str:
     return texts[0] if texts else f"[{kind}]" if kind.endswith("pointer") else ""
 
 
-def claude(one: Mapping[str, Any]) -> Conversation:
+def claude(one: Mapping[str, Any]) -> Iterator[Conversation]:
     """Read a conversation of Claude; if it has branches, the one that ends with its current leaf.
 
     Calls of tools, their results and thoughts become messages that no model sees. The text of an attachment is part of the
@@ -103,7 +103,7 @@ def claude(one: Mapping[str, Any]) -> Conversation:
     nodes, leaf = {form.get("uuid"): form for form in forms}, one.get("current_leaf_message_uuid")
     branch = _branch(nodes, leaf, "parent_message_uuid") if leaf in nodes else forms
     messages: list[Message | str] = [one for form in branch for one in (*_of_claude(form),) or (_EMPTY,)]
-    return Conversation.of(
+    yield Conversation.of(
         _dated(messages, one.get("created_at")),
         {_OTHER_BRANCH: len(forms) - len(branch)},
         session_id=one.get("uuid"),
@@ -150,10 +150,10 @@ def _inner(block: Mapping[str, Any], place: int, calls: list[ToolCall]) -> Messa
 # What another memory wrote: mem0.
 
 
-def mem0(one: Mapping[str, Any]) -> Conversation:
+def mem0(one: Mapping[str, Any]) -> Iterator[Conversation]:
     """Read a memory of mem0, as its `get_all` returns it. The time of its last change counts as the time it was said."""
     more = {name: one[name] for name in ("metadata", "agent_id", "run_id") if one.get(name)}
     said_at = with_offset(moment_of(one.get("updated_at") or one.get("created_at")))
     fields: RecordFields = {"source": "external_data", "occurred_at": said_at, "structured": more or None}
     fields["tags"] = [str(tag) for tag in one.get("categories") or ()]
-    return Conversation(user_id=one.get("user_id"), records=[(one["memory"], fields)])
+    yield Conversation(user_id=one.get("user_id"), records=[(one["memory"], fields)])
