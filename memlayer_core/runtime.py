@@ -274,24 +274,23 @@ class Temporaries:
     def __init__(self) -> None:
         self.warned_of_times = False
         self._shown: Newest[bytes, int] = Newest()
-        self._recalls: Newest[tuple[str, str], tuple[Scope, Any]] = Newest()
-        self._waiting: Newest[str, list[tuple[StoredMessage, bool]]] = Newest()
+        self._recalls: Newest[tuple[Scope, str], Any] = Newest()
+        self._waiting: Newest[Scope, list[tuple[StoredMessage, bool]]] = Newest()
         self._lock = threading.Lock()
 
     def add(self, message: StoredMessage) -> list[StoredMessage]:
         """Hold a message until a model has answered. Returns the messages of a session that is dropped for it."""
         with self._lock:
-            bucket = message.scope.session_bucket
-            held = [*self._waiting.get(bucket, ()), (message, False)]
-            given_up = self._waiting.put(bucket, held, _SESSIONS)
+            held = [*self._waiting.get(message.scope, ()), (message, False)]
+            given_up = self._waiting.put(message.scope, held, _SESSIONS)
             return [waiting for waiting, _ in given_up or ()]
 
     def show(self, scope: Scope) -> list[StoredMessage]:
         """Return a session's messages, and note that a model sees them: its answer ends them."""
         with self._lock:
-            waiting = [message for message, _ in self._waiting.get(scope.session_bucket, ())]
+            waiting = [message for message, _ in self._waiting.get(scope, ())]
             if waiting:
-                self._waiting[scope.session_bucket] = [(message, True) for message in waiting]
+                self._waiting[scope] = [(message, True) for message in waiting]
             return waiting
 
     def note_shown(self, scope: Scope, texts: Iterable[tuple[Message, int]]) -> None:
@@ -311,18 +310,18 @@ class Temporaries:
         Before it is shown again, the caller checks that everything in it may still be shown.
         """
         with self._lock:
-            self._recalls.put((scope.session_bucket, kind), (scope, recall), _RECALLS)
+            self._recalls.put((scope, kind), recall, _RECALLS)
 
     def recall_of(self, scope: Scope, kind: str) -> Any:
         """Return what was recalled for a session's newest question; None if that is not kept."""
-        return self._recalls.get((scope.session_bucket, kind), (scope, None))[1]
+        return self._recalls.get((scope, kind))
 
     def finish_call(self, scope: Scope) -> None:
         """Drop the messages that the model has seen, since its call succeeded."""
         with self._lock:
-            left = [one for one in self._waiting.pop(scope.session_bucket, ()) if not one[1]]
+            left = [one for one in self._waiting.pop(scope, ()) if not one[1]]
             if left:
-                self._waiting[scope.session_bucket] = left
+                self._waiting[scope] = left
 
     def clear(self, scope: Scope) -> None:
         """Drop all messages of a session, and its recall."""
@@ -340,10 +339,10 @@ class Temporaries:
 
     def _drop(self, is_within: Callable[[Scope], bool]) -> None:
         with self._lock:
-            for key in [key for key, (scope, _) in self._recalls.items() if is_within(scope)]:
+            for key in [one for one in self._recalls if is_within(one[0])]:
                 del self._recalls[key]
-            for bucket in [key for key, held in self._waiting.items() if is_within(held[0][0].scope)]:
-                del self._waiting[bucket]
+            for scope in [one for one in self._waiting if is_within(one)]:
+                del self._waiting[scope]
 
 
 def _digest(scope: Scope, message: Message) -> bytes:
