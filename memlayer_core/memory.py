@@ -1025,7 +1025,7 @@ def find_memory(store_id: str | None, path: str | None) -> Memory:
     """
     place = None if path is None else directory_at(path)
     with _lock:
-        same = [memory for memory in _memories if not memory.closed and memory.store_id == store_id]
+        same = [one for one in _memories if not one.closed and one._resources.store_id == store_id]  # noqa: SLF001  (of this file)
     places = {memory.path: memory for memory in same}
     if place is not None and place in places:
         return places[place]

@@ -504,7 +504,11 @@ class Worker:
                 return
             thread = threading.Thread(target=self._ask_models, args=(rt, jobs), name=_MODELS, daemon=True)
             self._model_threads.add(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many threads
+                self._model_threads.discard(thread)
+                raise
 
     def _ask_models(self, rt: Runtime, jobs: list[Job]) -> None:
         try:

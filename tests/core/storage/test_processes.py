@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -112,11 +113,15 @@ def test_a_forked_child_opens_its_own_also_to_await_it_and_leaves_the_parents_al
 
 @forks
 @warns
-def test_a_memory_in_memory_says_that_it_does_not_survive_a_fork(memory) -> None:
+def test_a_memory_in_memory_does_not_survive_a_fork_and_hides_no_other_from_the_child(
+    memory, tmp_path
+) -> None:
+    other = pickle.dumps(Memory.open(tmp_path, embedder="hashing"))
+
     def is_refused() -> bool:
         with pytest.raises(errors.StoreClosedError):
             memory.chat(user_id="u", session_id="s").add("user", "from the child")
-        return True
+        return pickle.loads(other).sessions(user_id="u") == []
 
     assert fork(is_refused) == 0
 
