@@ -193,31 +193,31 @@ def translate_errors(driver: type[Exception] = sqlite3.Error) -> Iterator[None]:
 
 def _ours(problem: Exception) -> errors.StoreError:
     driven = getattr(problem, "orig", None) or problem
+    said = f"{type(driven).__name__}: {''.join(str(driven).splitlines()[:1])}"
     if type(driven).__module__.partition(".")[0] == "blockbuster":
         return errors.StoreError(
-            f"a blocking method was called in an event loop: {_short(problem)}",
+            f"a blocking method was called in an event loop: {said}",
             hint="Await the async form: `ainvoke` instead of `invoke`, `await chat.aadd(…)` instead of `chat.add(…)`. "
             "If there is none, call it by `await asyncio.to_thread(…)`.",
         )
     code, state = getattr(driven, "sqlite_errorcode", 0), sqlstate_of(problem)
     if code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or state in _CORRUPTED:
-        return damage_error(_short(problem))
+        return damage_error(said)
     if code == sqlite3.SQLITE_FULL or state == _FULL:
         return errors.StoreFullError(
-            f"the disk is full: {_short(problem)}",
-            hint="Free some space. Nothing of it was written: write it again.",
+            f"the disk is full: {said}", hint="Free some space. Nothing of it was written: write it again."
         )
     names = {kind.__name__ for kind in type(driven).__mro__}  # those that all drivers share
     if isinstance(problem, (sa.exc.TimeoutError, *LOST)) or names & _PASSING:
         return errors.StoreUnavailableError(
-            f"the journal could not be reached or written: {_short(problem)}",
+            f"the journal could not be reached or written: {said}",
             hint="Check that the database runs, that this user owns the journal and the files beside it, that the disk is not "
             "full, and that no other process locks it.",
         )
     hint = "Nothing was written. This should not happen: please report it."
     if state in {"42501", "3F000"}:  # the user has no right, or there is no such schema
         hint = "Let the user make tables: `GRANT USAGE, CREATE ON SCHEMA public TO …`. Or name another schema, which exists: `…/name?options=-csearch_path%3Dmemory`."
-    return errors.StoreError(f"the journal refused: {_short(problem)}", hint=hint)
+    return errors.StoreError(f"the journal refused: {said}", hint=hint)
 
 
 def sqlstate_of(problem: Exception) -> str | None:
@@ -233,11 +233,6 @@ def damage_error(problem: str) -> errors.JournalCorruptError:
         "there, `memlayer export` saves what can be read, for `memlayer import` into a new store. If that fails, recover "
         "the file: `sqlite3 journal.sqlite3 .recover | sqlite3 new.sqlite3`, with sqlite.org's program (others may lack it).",
     )
-
-
-def _short(problem: Exception) -> str:
-    origin = getattr(problem, "orig", None) or problem
-    return f"{type(origin).__name__}: {str(origin).splitlines()[0] if str(origin) else ''}"
 
 
 # The version of the journal's tables. A new store is made in it; a store of another version is refused.
