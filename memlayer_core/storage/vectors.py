@@ -145,7 +145,8 @@ class TextColumns:
 
     def __init__(self, block: _Block, bucket: str = "") -> None:
         self._block = block
-        self._starts: NDArray[np.int64] = block.rows["start"][: block.texts].copy()
+        # Where the vectors of each text begin, and behind them where the last one's end.
+        self._starts: NDArray[np.int64] = np.append(block.rows["start"][: block.texts], block.vectors)
         order = np.argsort(block.rows["key"][: block.texts], kind="stable")
         kind = {"a": "agent_bucket", "s": "session_bucket"}.get(bucket[:1])
         if kind is not None:
@@ -155,7 +156,7 @@ class TextColumns:
         self.sessions: NDArray[np.int64] = block.rows["session"][order]
         self.speakers: NDArray[np.int32] = block.rows["speaker"][order]
         self.names = list(block.numbers["speaker"])
-        self.passages: NDArray[np.int64] = np.diff(self._starts, append=block.vectors)[order]
+        self.passages: NDArray[np.int64] = np.diff(self._starts)[order]
 
     def languages(self) -> dict[str, int]:
         """Return how many texts each language has."""
@@ -168,7 +169,7 @@ class TextColumns:
         block = self._block
         near = products(block.matrix[:, : block.vectors], vector)
         if block.vectors != block.texts:
-            near = np.maximum.reduceat(near, self._starts)
+            near = np.maximum.reduceat(near, self._starts[:-1])
         return near[self._order]
 
     def commonness(self, rows: NDArray[np.int64]) -> FloatVector:
@@ -186,8 +187,8 @@ class TextColumns:
         block, place = self._block, self._block.places.get(key, self._block.texts)
         if place >= block.texts:
             return ()
-        end = self._starts[place + 1] if place + 1 < block.texts else block.vectors
-        return tuple(products(block.matrix[:, self._starts[place] : end], vector).tolist())
+        first, end = self._starts[place : place + 2]
+        return tuple(products(block.matrix[:, first:end], vector).tolist())
 
     def nearest(self, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Return the nearest texts, at most `limit`, the nearest first."""
