@@ -201,8 +201,8 @@ _GATHERING = timedelta(seconds=10)
 
 _DAILY = "maintain_queued"
 
-_INDEX = jobs.alias()
-_INDEXES = sa.exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
+_other = jobs.alias()
+_INDEXES = sa.exists().where(_other.c.kind == "index", _other.c.dead == 0)
 _IS_FREE = sa.and_(jobs.c.owner.is_(None), jobs.c.dead == 0)
 _WAITS = sa.and_(_IS_FREE, jobs.c.error.is_(None))
 _GATHERS = sa.and_(sa.or_(jobs.c.kind == "erase", sa.and_(jobs.c.kind == "learn", ~_INDEXES)), _WAITS)
@@ -228,7 +228,6 @@ _INSIDE = sa.exists().where(
 )
 _OLDEST_INSIDE = _oldest(_INSIDE)
 _OF_MODELS: tuple[JobKind, ...] = ("summarize", "episode", "learn", "record")
-_other = jobs.alias()
 _RUNS = sa.exists().where(
     _other.c.namespace == jobs.c.namespace,
     sa.or_(*(_other.c.kind == kind for kind in _OF_MODELS)),
@@ -288,9 +287,9 @@ def enqueue_daily(connection: sa.Connection, now: datetime) -> None:
 
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
     """
-    is_first = statements.note(connection, _DAILY, str(to_micros(now)))
+    statements.note(connection, _DAILY, str(to_micros(now)))
     connection.execute(sa.select(meta).where(meta.c.name == _DAILY).with_for_update())
-    if not is_first and is_day_over(connection, now):
+    if is_day_over(connection, now):
         statements.set_note(connection, _DAILY, str(to_micros(now)))
         enqueue_once(connection, "maintain", [0], now)
 
