@@ -25,6 +25,8 @@ from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 Kind = Literal["message", "record", "item"]
 _ROW = ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
 _HERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key)))
+_OWNED = sa.select(*texts.c["key", "kind", "namespace"], namespaces.c.number).select_from(outbox.OWNED)
+_WORDLESS = statements.rows_by(_OWNED.where(~words.IS_FILED), texts.c.key)
 _REMOVE = ListStatement(sa.delete(texts).where(is_item(texts.c.key)).returning(texts.c.key, texts.c.vectors))
 _QUEUED = sa.select(jobs.c.id).where(jobs.c.kind == "index", is_item(jobs.c.subject))
 _UNQUEUE = ListStatement(  # those that are being done are left alone
@@ -186,8 +188,7 @@ def columns_of(kind: Kind, scope: Reach, owner: int | None) -> dict[str, object]
 
 def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
     """Return the keys of those texts whose words are not indexed yet: the redactor failed when they were added."""
-    there = existing_keys(connection, keys)
-    return sorted(there - words.existing_keys(connection, sorted(there)))
+    return [row.key for row in _WORDLESS.all(connection, keys)]
 
 
 @lru_cache(maxsize=2)
@@ -198,11 +199,8 @@ def _add_statement(dialect: str) -> Statement:
 
 def add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
     """Index the words of these texts, as far as that is not done."""
-    columns = (texts.c.key, texts.c.kind, texts.c.namespace, namespaces.c.number)
-    rows_of = sa.select(*columns).select_from(outbox.OWNED)
-    for some in statements.chunks(without_words(connection, keys)):
-        rows = connection.execute(rows_of.where(texts.c.key.in_(some)))
-        for row, source, found in contents(connection, rows):
+    for some in statements.chunks(keys):
+        for row, source, found in contents(connection, _WORDLESS.all(connection, some)):
             filed = [(row.key, source.terms(found, partial(own_words, row.namespace)))]
             owners = source.owners(found) or [words.owner(row.number)]
             words.insert(connection, owners, filed)

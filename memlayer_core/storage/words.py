@@ -60,7 +60,9 @@ unless all words of the question are so frequent."""
 _MOST_WORDS = 32  # of a question
 _INSERT = Statement(sa.insert(table))
 _DELETE = ListStatement(sa.delete(table).where(is_item(table.c.text)))
-_EXISTING = ListStatement(sa.select(table.c.text).distinct().where(is_item(table.c.text)))
+IS_FILED = sa.exists().where(table.c.text == texts.c.key)
+"""The condition that the words of a text are filed."""
+
 _BLANK: Any = sa.literal_column("' '")  # no parameter: the statement is written once
 _EVERYWHERE: Mapping[str, str] = {}
 _NARROW = [sa.bindparam("bucket", type_=sa.Text), sa.bindparam("commons", type_=sa.Text)]
@@ -72,11 +74,6 @@ _IS_NEAR = sa.exists().where(texts.c.key == table.c.text, _IS_NARROW)
 def keys(connection: sa.Connection) -> list[int]:
     """Return the keys of all texts whose words are filed, in their order."""
     return list(connection.scalars(sa.select(table.c.text).distinct().order_by(table.c.text)))
-
-
-def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
-    """Return those of the keys whose words are filed."""
-    return {key for (key,) in _EXISTING.all(connection, keys)}
 
 
 def owner(number: int) -> str:
