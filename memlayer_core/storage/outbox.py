@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import lru_cache
 
 import sqlalchemy as sa
 
@@ -90,7 +89,7 @@ def begin(connection: sa.Connection) -> None:
 
 def mark(connection: sa.Connection, keys: Sequence[int]) -> None:
     """Mark texts whose vectors were stored, or will be deleted in this transaction."""
-    _mark(connection.dialect.name).run(connection, keys)
+    _MARK.run(connection, keys)
 
 
 def mark_removed(connection: sa.Connection, shard: int, keys: Sequence[int], now: datetime) -> None:
@@ -296,9 +295,7 @@ def _marking(dialect: str, condition: sa.ColumnElement[bool]) -> sa.Executable:
     return marked.on_conflict_do_update(index_elements=["shard", "key"], set_={"version": version})
 
 
-@lru_cache(maxsize=2)
-def _mark(dialect: str) -> ListStatement:
-    return ListStatement(_marking(dialect, is_item(texts.c.key)))
+_MARK = ListStatement(lambda dialect: _marking(dialect, is_item(texts.c.key)))
 
 
 def _mark_where(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> None:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 Values = Mapping[str, Any]
 _NONE: Values = {}
 _SERVER = "postgresql"
-_Written = tuple[str, Callable[[Values], Any]]
+_Compiled = tuple[str, Callable[[Values], Any]]
+Written = sa.Executable | Callable[[str], sa.Executable]
+"""A statement, the same for all databases or a function of the dialect's name."""
 
 
 class Statement:
@@ -41,12 +43,12 @@ class Statement:
     driver as they are, so columns hold what both drivers know: numbers, text, bytes.
 
     Args:
-        statement: A Core statement, or `text`.
+        statement: A Core statement, or `text`; or a function that returns it for the name of a dialect.
     """
 
-    def __init__(self, statement: sa.Executable) -> None:
+    def __init__(self, statement: Written) -> None:
         self._statement = statement
-        self._written: dict[str, _Written] = {}
+        self._written: dict[str, _Compiled] = {}
         self._row: Any = None
 
     def all(self, connection: sa.Connection, values: Values) -> list[Any]:
@@ -86,9 +88,10 @@ class Statement:
             raise error_of(sql, problem, connection) from problem
         return cursor
 
-    def _compile(self, dialect: sa.Dialect) -> _Written:
+    def _compile(self, dialect: sa.Dialect) -> _Compiled:
         """Return the statement's text and what makes a driver's arguments of values."""
-        compiled = self._statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # every statement has it
+        statement: Any = self._statement(dialect.name) if callable(self._statement) else self._statement
+        compiled = statement.compile(dialect=dialect)
         assert isinstance(compiled, SQLCompiler)
         fixed = {name: value for name, value in compiled.params.items() if value is not None}
         places = compiled.positiontup
@@ -128,10 +131,10 @@ class ListStatement:
     """A statement over a list of values, however many: see `items_of` and `is_item`. Without values nothing is done.
 
     Args:
-        statement: A Core statement. Naming a value twice must change nothing.
+        statement: As for `Statement`. Naming a value twice must change nothing.
     """
 
-    def __init__(self, statement: sa.Executable) -> None:
+    def __init__(self, statement: Written) -> None:
         self._statement = Statement(statement)
 
     def all(self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE) -> list[Any]:

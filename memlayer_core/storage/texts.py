@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
@@ -24,6 +24,10 @@ from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
 _ROW = ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
+_NEW: dict[str, Any] = {name: sa.bindparam(name) for name in _ROW}
+_ADD = Statement(
+    lambda dialect: statements.dialect_insert(dialect, texts).values(_NEW).on_conflict_do_nothing()
+)
 _HERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key)))
 _OWNED = sa.select(*texts.c["key", "kind", "namespace"], namespaces.c.number).select_from(outbox.OWNED)
 _WORDLESS = statements.rows_by(_OWNED.where(~words.IS_FILED), texts.c.key)
@@ -94,7 +98,7 @@ def add(
     if not rows:
         return
     same = columns_of(kind, scope, owner)
-    _add_statement(connection.dialect.name).run(connection, *({**same, "key": key} for key, _ in rows))
+    _ADD.run(connection, *({**same, "key": key} for key, _ in rows))
     ready = [(key, terms) for key, terms in rows if terms is not None]
     if ready:
         if not owners:
@@ -189,12 +193,6 @@ def columns_of(kind: Kind, scope: Reach, owner: int | None) -> dict[str, object]
 def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
     """Return the keys of those texts whose words are not indexed yet: the redactor failed when they were added."""
     return [row.key for row in _WORDLESS.all(connection, keys)]
-
-
-@lru_cache(maxsize=2)
-def _add_statement(dialect: str) -> Statement:
-    row: dict[str, Any] = {name: sa.bindparam(name) for name in _ROW}
-    return Statement(statements.dialect_insert(dialect, texts).values(row).on_conflict_do_nothing())
 
 
 def add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
