@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import partial
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 from langchain_core.chat_history import BaseChatMessageHistory
@@ -298,12 +297,11 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
                 "calls, or is an argument here.",
             )
         # It raises for unusable arguments now, not at the first call.
-        first = cls(memory, session_id="any", **named)
-        make = partial(cls, memory, **{**named, "roles": first.chat.roles})
+        named["roles"] = cls(memory, session_id="any", **named).chat.roles
         [session] = sessions
 
         def make_history(*alone: str, **ids: Any) -> Any:
-            return make(session_id=alone[0] if alone else ids.pop(session), **ids)
+            return cls(memory, session_id=alone[0] if alone else ids.pop(session), **named, **ids)
 
         return HistoryFactory(make_history, specs, constant)
 
