@@ -466,7 +466,7 @@ def with_owner(output: Any, chat: Chat, marks: set[object]) -> Any:
 
 
 def translate_batch(messages: Iterable[BaseMessage], created_at: check.Times = None) -> list[Message]:
-    """Translate a batch, with the times of its messages. Messages with the same id are one message: graphs return their input with their output.
+    """Translate a batch, with the times of its messages, as `once` leaves them: graphs return their input with their output.
 
     Raises:
         MessageTypeError: Something in it is not a message, such as a bare `str`.
@@ -474,10 +474,12 @@ def translate_batch(messages: Iterable[BaseMessage], created_at: check.Times = N
     """
     what, hint = "a list of LangChain messages", "Wrap a single message in a list, or use `add_message`."
     listed = require_list("messages", messages, what, hint, MessageTypeError)
-    batch: dict[object, Message] = {}
-    for place, translation in enumerate(check.dated(list(map(to_core, listed)), created_at)):
-        batch[place if translation.id is None else translation.id] = translation
-    return list(batch.values())
+    return once(check.dated(list(map(to_core, listed)), created_at))
+
+
+def once(messages: Iterable[Message]) -> list[Message]:
+    """Return a list in which messages with the same id are one: the last of them, at the place of the first."""
+    return list({one.id or place: one for place, one in enumerate(messages)}.values())
 
 
 # The tool with which an agent reloads previews. Its session is fixed: no model can choose another one.

@@ -36,6 +36,7 @@ from langchain_memlayer.history import (
     check_owners,
     compose_messages,
     factory_of,
+    once,
     owner_of,
     owners_of,
     stored_before,
@@ -376,10 +377,9 @@ def _news(messages: list[BaseMessage], chat: Chat, thread: str | None) -> list[B
 def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] = ()) -> None:
     """Store the question and the answer of a call in one transaction."""
     chat = call.chat
-    every = enumerate([*call.incoming, *before, *answer])
-    messages = {one.id or place: one for place, one in every}  # an id is one message
+    messages = once([*call.incoming, *before, *answer])
     new = [one.id for one in answer if one.id is not None]
-    chat.add_messages(messages.values(), answers=new, without=call.without)
+    chat.add_messages(messages, answers=new, without=call.without)
 
 
 async def write(flow: Callable[..., None], call: Exchange, *output: Any) -> None:
