@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
 
 from langchain_memlayer import needs
-from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool, user_of
+from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool, conversation_of, user_of
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, repr_of
 from memlayer_core.integration import fit, registry, roles_of
@@ -201,9 +201,7 @@ def create_memory_tools(
                 "a conversation has its own ids, and others are given with it",
                 hint="Pass the `Memory` with the ids, or the conversation alone.",
             )
-        chat = memory if isinstance(memory, Chat) else memory.chat
-        if token_limit is None and not isinstance(memory, Chat):
-            token_limit = memory.token_limit
+        chat, token_limit = conversation_of(memory, token_limit)
         limit = fit.token_limit_of(chat.memory.settings.max_tokens, None, token_limit)
         return agent_tools(lambda _: chat, limit, filter)
     limit = fit.token_limit_of(registry.memory_of(memory).settings.max_tokens, None, token_limit)

@@ -504,12 +504,15 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
             f"this tool is for one conversation, got {repr_of(source)}",
             hint="Pass a `MemlayerChatMessageHistory` or a `Chat`; `create_memory_tools(memory)` is for any number.",
         )
-    chat = source if isinstance(source, Chat) else source.chat
-    if token_limit is None and not isinstance(source, Chat):
-        token_limit = source.token_limit
-    return build_tool(
-        AGENT_TOOLS[RELOAD_TOOL], *AGENT_TOOLS[RELOAD_TOOL].functions(chat, token_limit, ToolException)
-    )
+    tool = AGENT_TOOLS[RELOAD_TOOL]
+    return build_tool(tool, *tool.functions(*conversation_of(source, token_limit), ToolException))
+
+
+def conversation_of(source: MemlayerChatMessageHistory | Chat, limit: int | None) -> tuple[Chat, int | None]:
+    """Return the conversation of a history or a chat, and its token limit: the given one, or else the history's own."""
+    if isinstance(source, Chat):
+        return source, limit
+    return source.chat, source.token_limit if limit is None else limit
 
 
 def build_tool(
