@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
 import llama_index.core
@@ -156,7 +155,7 @@ def _build_block(form: Mapping[str, Any]) -> Any:
     except ValueError:  # written by another version, or put into the block without validation
         block = kind.model_construct(**fields)
     if path is not None:
-        block.__dict__["path"] = path if "://" in path else Path(path)
+        block.__dict__["path"] = path
     return block
 
 

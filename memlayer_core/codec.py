@@ -13,6 +13,8 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -24,7 +26,7 @@ from memlayer_core.errors import InvalidMessageError, MemlayerError, is_utf8, re
 # JSON of anything.
 
 TAG = "$memlayer"
-"""The key that marks bytes; and a dict that has this key itself, so that nobody's data can pass for bytes."""
+"""The key that marks bytes, paths, infinity and NaN; and a dict that has it itself, so that nobody's data can pass for these."""
 
 _DEEPEST = 100
 """Levels of nesting that are written; every reader and writer of JSON has a limit, mostly near 1000."""
@@ -35,9 +37,9 @@ _LOST = object()
 
 
 def write(value: object, place: str = "value") -> tuple[Any, list[str]]:
-    """Return a value as JSON, from which `read` returns bytes as bytes; it never raises, whatever the value is.
+    """Return a value as JSON; it never raises, whatever the value is.
 
-    All else that JSON does not have, such as times, tuples, dataclasses and pydantic objects, gets pydantic's form for
+    `read` returns bytes, paths, infinity and NaN as such. All else that JSON does not have, such as times, tuples, dataclasses and pydantic objects, gets pydantic's form for
     good. What has none is missing from its dict, and None anywhere else.
 
     Args:
@@ -63,7 +65,7 @@ def write(value: object, place: str = "value") -> tuple[Any, list[str]]:
     return _or_none(write_part(value, place, 0)), losses
 
 
-def _json_of(  # noqa: PLR0911  (one case a kind)
+def _json_of(  # noqa: C901, PLR0911  (one case a kind)
     part: Any, place: str, depth: int, write_part: Callable[[Any, str, int], Any]
 ) -> Any:
     if depth > _DEEPEST or isinstance(part, Iterator):
@@ -76,9 +78,11 @@ def _json_of(  # noqa: PLR0911  (one case a kind)
         case int():
             return int(part) if part.bit_length() <= _MOST_BITS else hex(part)
         case float():
-            return float(part) if math.isfinite(part) else repr(float(part))
+            return float(part) if math.isfinite(part) else {TAG: "float", "value": repr(float(part))}
         case bytes() | bytearray() | memoryview():
             return {TAG: "bytes", "value": b64encode(part).decode()}
+        case Path():
+            return {TAG: "path", "value": str(part)}
         case Mapping():
             every = (
                 (str(key), write_part(one, f"{place}.{key!s:.40}", depth + 1)) for key, one in part.items()
@@ -99,6 +103,13 @@ def _or_none(part: Any) -> Any:
     return None if part is _LOST else part
 
 
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "bytes": partial(b64decode, validate=True),
+    "float": float,
+    "path": Path,
+}
+
+
 def read(value: Any, hook: Callable[[dict[str, Any]], Any] = dict) -> Any:
     """Return the value that was written, as a new object.
 
@@ -110,8 +121,8 @@ def read(value: Any, hook: Callable[[dict[str, Any]], Any] = dict) -> Any:
         ValueError: Something in it was not written by `write`.
     """
     match value:
-        case {"$memlayer": "bytes", "value": str(text)}:
-            return b64decode(text, validate=True)
+        case {"$memlayer": "bytes" | "float" | "path" as kind, "value": str(text)}:
+            return _READERS[kind](text)
         case {"$memlayer": "dict", "value": Mapping() as fields}:
             return {key: read(inner, hook) for key, inner in fields.items()}
         case Mapping():

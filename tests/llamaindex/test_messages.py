@@ -149,7 +149,8 @@ async def test_a_stream_is_read_and_no_file_is_looked_for_that_is_there_is_gone_
     file.write_bytes(PNG)
     by_path, here = ImageBlock(path=file), DocumentBlock(path=Path(__file__))
     cited = CitableBlock(title="", source="", content=[by_path])
-    given = [by_path, cited, here, DocumentBlock(path="s3://bucket/a.pdf")]
+    documents = [DocumentBlock(path=name) for name in ("s3://bucket/a.pdf", "a.pdf")]
+    given = [by_path, cited, here, *documents]
     kept = to_core(ChatMessage(blocks=[*given, ImageBlock(image=io.BytesIO(PNG))]))
     file.unlink()
 
