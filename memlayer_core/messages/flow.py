@@ -160,7 +160,7 @@ def remember(
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
     options: dict[str, Any] = {"verbatim": verbatim, "answers": answers and ids_of("answers", answers)}
     options["without"] = without and ids_of("without", without)
-    receipt = _store(rt, scope, messages, partial(write, new_id=rt.new_id, **options))
+    receipt = _store(rt, scope, messages, write, new_id=rt.new_id, **options)
     if receipt.answered:
         rt.temporaries.finish_call(scope)
     return receipt
@@ -170,17 +170,18 @@ def _store(
     rt: Runtime,
     scope: Scope,
     messages: object,
-    write: Callable[[Connection, Batch], Receipt],
-    *,
+    write: Callable[..., Receipt],
+    *args: object,
     is_list: bool = False,
     may_be_empty: bool = False,
+    **options: object,
 ) -> Receipt:
     """Check messages, write them, and wake the worker; without any, nothing is written unless the list `may_be_empty`."""
     originals = restore_originals(rt, scope, messages, is_list=is_list)
     drafts = drafts_of(rt, scope, originals, is_list=is_list)
     if not drafts and not may_be_empty:
         return Receipt((), stored=0)
-    receipt = rt.db.write(write, Batch(scope, drafts, rt.now()))
+    receipt = rt.db.write(write, Batch(scope, drafts, rt.now()), *args, **options)
     announce(rt, scope, receipt)
     return receipt
 
@@ -329,14 +330,13 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
     """Insert messages at a place of a session; None: at the end of the archived part."""
     if place is not None:
         check.index("place", place)
-    return _store(rt, scope, messages, partial(writes.insert_into_list, place=place))
+    return _store(rt, scope, messages, writes.insert_into_list, place)
 
 
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
 def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part = "active") -> Receipt:
     """Make a session exactly these messages; the others become versions."""
-    write = partial(writes.replace_list, part=part)
-    receipt = _store(rt, scope, messages, write, is_list=True, may_be_empty=True)
+    receipt = _store(rt, scope, messages, writes.replace_list, part, is_list=True, may_be_empty=True)
     rt.wake()  # the old messages have to leave the index
     return receipt
 
