@@ -13,7 +13,6 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -104,7 +103,7 @@ def _or_none(part: Any) -> Any:
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {
-    "bytes": partial(b64decode, validate=True),
+    "bytes": lambda text: b64decode(text, validate=True),
     "float": float,
     "path": Path,
 }

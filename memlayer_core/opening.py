@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -189,7 +188,7 @@ class Resources:
             truncate_with=options.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),
             telemetry=telemetry,
-            now=partial(datetime.now, UTC),
+            now=lambda: datetime.now(UTC),
             new_id=lambda: str(uuid.uuid4()),
             secret=layout.secret,
         )

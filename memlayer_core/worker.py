@@ -546,7 +546,7 @@ class Worker:
     def _lease_all(self, rt: Runtime, keys: Sequence[int]) -> list[Job]:
         """Lease the jobs of kind "learn" that wait for messages from the first to the last key, due or not."""
         stretch, now = rt.db.read(storage_jobs.stretch_of, keys), rt.now()
-        rt.db.write(storage_jobs.gather, "learn", stretch, lambda _: now)
+        rt.db.write(storage_jobs.gather, stretch, lambda _: now)
         return self._lease(rt, ["learn"], AT_ONCE, rt.settings.model_timeout, stretch)
 
     # One job, or several of one kind, in any of these threads.

@@ -833,14 +833,14 @@ def queue(
         def due(count: int, rest: datetime = now if is_over else ended) -> datetime:
             return now if count >= turns else later if count >= _FEW else rest
 
-        storage_jobs.gather(connection, "learn", stretch, due)
-        storage_jobs.hasten(connection, "learn", namespace, stretch, now)
+        storage_jobs.gather(connection, stretch, due)
+        storage_jobs.hasten(connection, namespace, stretch, now)
 
 
 def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
     """Make the messages that wait in a session due, since it ends."""
     whole = storage_jobs.Stretch(session.number, 0, LAST)
-    storage_jobs.gather(connection, "learn", whole, lambda _: statements.from_micros(0))
+    storage_jobs.gather(connection, whole, lambda _: statements.from_micros(0))
 
 
 register(Follower(_follow_facts, _drop_facts, _hurry_rest))

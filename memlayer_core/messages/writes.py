@@ -279,7 +279,7 @@ def _make_findable(
     """File messages in both indexes."""
     found = {key: draft for key, draft in drafts if draft.search_text}
     ready = {key: draft.embedding for key, draft in found.items() if draft.embedding is not None}
-    number = vectors.add(connection, "message", scope, ready, now, row.number) if ready else None
+    number = vectors.add(connection, scope, ready, now, row.number) if ready else None
     if number is not None:
         filed = [(key, found[key].terms or ()) for key in ready]
         words.insert(connection, [words.owner(number)], filed)

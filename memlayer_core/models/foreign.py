@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from memlayer_core import errors
@@ -136,7 +135,7 @@ class Deadline:
         with self._limit():
             async with asyncio.timeout(self._seconds):
                 with errors.foreign_errors_as(self._error, self._who):
-                    answer = await asyncio.wrap_future(in_thread(partial(call, *args)))
+                    answer = await asyncio.wrap_future(in_thread(lambda: call(*args)))
                     return await answer if inspect.isawaitable(answer) else answer
 
     @contextmanager

@@ -360,25 +360,22 @@ def finish_once(connection: sa.Connection, batch: Sequence[Job]) -> bool:
     return connection.execute(sa.delete(jobs).where(theirs)).rowcount == len(batch)
 
 
-def gather(
-    connection: sa.Connection, kind: JobKind, stretch: Stretch, due: Callable[[int], datetime]
-) -> None:
-    """Let all waiting jobs of a kind about some messages be due together.
+def gather(connection: sa.Connection, stretch: Stretch, due: Callable[[int], datetime]) -> None:
+    """Let all waiting jobs of kind `"learn"` about some messages be due together.
 
     Args:
         connection: In a transaction that writes.
-        kind: The kind.
         stretch: The messages that they are about.
         due: Returns when so many are due.
     """
-    wait = sa.and_(jobs.c.kind == kind, _INSIDE, _WAITS)
+    wait = sa.and_(jobs.c.kind == "learn", _INSIDE, _WAITS)
     count = connection.scalar(sa.select(sa.func.count()).where(wait), stretch._asdict()) or 0
     connection.execute(sa.update(jobs).where(wait).values(due=to_micros(due(count))), stretch._asdict())
 
 
-def hasten(connection: sa.Connection, kind: JobKind, namespace: str, but: Stretch, now: datetime) -> None:
-    """Let a user's waiting jobs of a kind be due now, but for those about some messages."""
-    others = jobs.c.kind == kind, jobs.c.namespace == namespace, _WAITS, ~_INSIDE
+def hasten(connection: sa.Connection, namespace: str, but: Stretch, now: datetime) -> None:
+    """Let a user's waiting jobs of kind `"learn"` be due now, but for those about some messages."""
+    others = jobs.c.kind == "learn", jobs.c.namespace == namespace, _WAITS, ~_INSIDE
     late = sa.update(jobs).where(*others, jobs.c.due > to_micros(now))
     connection.execute(late.values(due=to_micros(now)), but._asdict())
 
@@ -401,8 +398,10 @@ def fail(
         count_attempt: Whether this attempt counts.
     """
     changed: dict[str, Any] = {"owner": None, "error": error[:2000], "dead": int(due is None)}
-    changed["due"] = jobs.c.due if due is None else to_micros(due)
-    changed["attempts"] = jobs.c.attempts - int(not count_attempt)
+    if due is not None:
+        changed["due"] = to_micros(due)
+    if not count_attempt:
+        changed["attempts"] = jobs.c.attempts - 1
     connection.execute(sa.update(jobs).where(jobs.c.id.in_([job.id for job in batch])).values(changed))
 
 

@@ -450,24 +450,18 @@ def _filled(one: IndexEntry | Embedding, version: int) -> dict[str, Any]:
 
 
 def add(
-    connection: sa.Connection,
-    kind: storage_texts.Kind,
-    scope: Scope,
-    embeddings: Mapping[int, Embedding],
-    now: datetime,
-    owner: int | None = None,
+    connection: sa.Connection, scope: Scope, embeddings: Mapping[int, Embedding], now: datetime, session: int
 ) -> int | None:
-    """Store new texts with their vectors. Returns the number of their namespace.
+    """Store the texts of new messages with their vectors. Returns the number of their namespace.
 
     None, and nothing is stored, if the store has vectors of another embedder.
 
     Args:
         connection: In the transaction that stores what they say.
-        kind: What they are.
         scope: Scope of the texts.
         embeddings: By the keys of the texts, at least one.
         now: The present.
-        owner: Number of the session of messages.
+        session: The number of their session.
     """
     some = next(iter(embeddings.values()))
     vectors, dimension = sum(len(one.vectors) for one in embeddings.values()), str(len(some.vectors[0]))
@@ -478,7 +472,7 @@ def add(
         return None
     if grew.dimension is None:
         statements.note(connection, "dimension", dimension)
-    same = storage_texts.columns_of(kind, scope, owner)
+    same = storage_texts.columns_of("message", scope, session)
     rows = ({"key": key, **same, **_filled(one, grew.version)} for key, one in embeddings.items())
     _INSERT.run(connection, *rows)
     if grew.is_projected:

@@ -16,7 +16,9 @@ LIMIT = 1000
 QUIET = Tuned(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5)
 """Nothing is done in the background before a flush asks for it."""
 NAMES = re.compile(r"\bAnna\d+")
-MORE = "The old quarter is quiet in the morning, and one sees the river and all the roofs from that hill."
+MORE = (
+    "The old quarter is quiet in the morning, and one sees the river and all the roofs from the hill there."
+)
 
 
 @pytest.fixture
