@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from langchain_community.chat_message_histories import FileChatMessageHistory
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -199,8 +198,9 @@ TALK: list[AnyMessage] = [
 
 @pytest.mark.requirement("F18")
 def test_langchains_file_comes_back_equal_with_its_times(memory, tmp_path) -> None:
-    path = tmp_path / "s1.json"
-    FileChatMessageHistory(str(path)).add_messages(TALK)
+    path, module = tmp_path / "s1.json", "langchain_community.chat_message_histories"
+    others = pytest.importorskip(module, reason="langchain-community is not installed")
+    others.FileChatMessageHistory(str(path)).add_messages(TALK)
     report = memory.import_from(path, user_id="ada")
     assert memory.import_from(path, user_id="ada").stored == 0
     assert (report.source_format, report.stored, report.without_time) == ("langchain", 4, 3)
