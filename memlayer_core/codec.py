@@ -38,8 +38,8 @@ _LOST = object()
 def write(value: object, place: str = "value") -> tuple[Any, list[str]]:
     """Return a value as JSON; it never raises, whatever the value is.
 
-    `read` returns bytes, paths, infinity and NaN as such. All else that JSON does not have, such as times, tuples, dataclasses and pydantic objects, gets pydantic's form for
-    good. What has none is missing from its dict, and None anywhere else.
+    `read` returns bytes, paths, infinity and NaN as such. All else that JSON does not have, such as times, tuples, dataclasses
+    and pydantic objects, gets pydantic's form for good. What has none is missing from its dict, and None anywhere else.
 
     Args:
         value: Anything.
@@ -120,7 +120,7 @@ def read(value: Any, hook: Callable[[dict[str, Any]], Any] = dict) -> Any:
         ValueError: Something in it was not written by `write`.
     """
     match value:
-        case {"$memlayer": "bytes" | "float" | "path" as kind, "value": str(text)}:
+        case {"$memlayer": str(kind), "value": str(text)} if kind in _READERS:
             return _READERS[kind](text)
         case {"$memlayer": "dict", "value": Mapping() as fields}:
             return {key: read(inner, hook) for key, inner in fields.items()}

@@ -403,7 +403,7 @@ def check_record(record: Record) -> Record:
         times: Any = {name: _with_offset(name, getattr(record, name)) for name in _MOMENTS}
     begins, ends = times["valid_from"], times["valid_until"]
     in_order = begins is None or ends is None or begins <= ends
-    _require(in_order, "valid_until", "not before `valid_from`", ends, "Leave out the one that nobody knows.")
+    _require(in_order, "valid_until", "at or after `valid_from`", ends, "Leave out what nobody knows.")
     return replace(record, structured=structured, **times)
 
 

@@ -346,9 +346,8 @@ def _find_time(
         goes_on = reopen_facts(connection, _close(connection, old, ordinal, until, said, now), now)
         if record.modality != "denies":
             _close(connection, goes_on, ordinal, record.valid_from or said, said, now)
-    elif (
-        until is not None and until <= now
-    ):  # it is of the past; if nobody said when it began, it has no beginning
+    elif until is not None and until <= now:  # it is of the past
+        # If nobody said when it began, it has no beginning.
         began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
         successor = memory_id(record.user_id, after)
         return replace(record, valid_from=began, valid_until=until, replaced_by=successor, always=False)

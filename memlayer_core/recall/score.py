@@ -342,9 +342,9 @@ def excess(vector: FloatVector, samples: Samples, deviation: float) -> float:
     return _SELF_CONTAINED * max(0.0, rest - questions) / deviation
 
 
-def is_behind(scores: Scores, rows: Sequence[int]) -> bool:
-    """Return whether the last of some lines is so far behind the first one that `selected` leaves it out."""
-    return len(rows) > LEADING and scores.total[rows[-1]] < _SHARE * scores.total[rows[0]]
+def is_near(scores: Scores, rows: Any, best: int) -> Any:
+    """Return whether a row, or each of some rows, has enough of the best one's score."""
+    return scores.total[rows] >= _SHARE * scores.total[best]
 
 
 def selected(scores: Scores, order: Rows, limit: int | None, more: float = 0.0) -> Rows:
@@ -362,9 +362,9 @@ def selected(scores: Scores, order: Rows, limit: int | None, more: float = 0.0) 
     if best < _SURE:
         order = order[:_FEW]
     elif limit is not None:
-        is_near = scores.total[order] >= _SHARE * scores.total[order[0]]
-        is_near[:_LEAST] = True
-        order = order[is_near]
+        stays = is_near(scores, order, order[0])
+        stays[:_LEAST] = True
+        order = order[stays]
     if limit is not None:
         order = np.concatenate([order[:1], order[1:][scores.support(order[1:]) - more >= _OWN]])
     return order

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice, takewhile, zip_longest
 from os.path import commonprefix
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -600,12 +600,11 @@ def choose(
     if not len(scoring.selected(result.scores, order[: scoring.LEADING], line_limit, more)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else None
-    lines: list[Line] = []
-    for one in islice(read_lines(connection, rt, result, order, visible), limit):
-        lines.append(one)
-        is_chosen_here = rt.reranker is None and line_limit is not None
-        if is_chosen_here and scoring.is_behind(result.scores, [line.row for line in lines]):
-            break  # nor will any other be selected
+    found: Iterator[Line] = islice(read_lines(connection, rt, result, order, visible), limit)
+    lines = [*islice(found, scoring.LEADING)]
+    if lines and rt.reranker is None and line_limit is not None:  # what is too far behind is not selected
+        found = takewhile(lambda one: scoring.is_near(result.scores, one.row, lines[0].row), found)
+    lines += found
     # What is not shown, or is already shown, is not a measure for the others.
     every = np.array([one.row for one in lines], np.int64)
     worth = scoring.selected(result.scores, every, line_limit, more)[:line_limit]

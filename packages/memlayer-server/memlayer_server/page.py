@@ -159,10 +159,10 @@ class _Page:
         """Show a record with its versions, and what it rests on."""
         reach, record_id = _reach(request.query_params), request.query_params.get("record", "")
         why = self._memory.why(record_id, **_whose(reach))
-        of = why.record
-        source = Scope(of.user_id, of.session_id, of.agent_id, of.tenant_id)
-        talk = self._memory.chat_of(source).history(0, 1) if of.session_id is not None else []
-        more: Any = {"names": _names(reach), "reach": reach, "why": why, "record": of, "talk": talk}
+        one = why.record
+        source = Scope(one.user_id, one.session_id, one.agent_id, one.tenant_id)
+        talk = self._memory.chat_of(source).history(0, 1) if one.session_id is not None else []
+        more: Any = {"names": _names(reach), "reach": reach, "why": why, "record": one, "talk": talk}
         return self._render("record.html", request.query_params, **more)
 
     def session(self, request: Request) -> Response:

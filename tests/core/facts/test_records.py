@@ -166,7 +166,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"confidence": float("nan")}, "`confidence`"),
     ({"expires_at": datetime(2100, 1, 1)}, "time zone"),  # noqa: DTZ001
     ({"expires_at": datetime(2020, 1, 1, tzinfo=UTC)}, "in the past"),
-    ({"valid_from": NOW, "valid_until": NOW - timedelta(days=1)}, "not before `valid_from`"),
+    ({"valid_from": NOW, "valid_until": NOW - timedelta(days=1)}, "at or after `valid_from`"),
     ({"expires_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-9)))}, "outside"),
     ({"tags": "food"}, "`tags` must be a list"),
     ({"allowed_users": ["memlayer:session:s"]}, "`allowed_users`"),
