@@ -128,6 +128,7 @@ def search_scope(connection: Connection, reader: Reader, begin: sql.Beginning) -
 # Reads what is asked, and has it embedded.
 
 _FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
+_WORDS = 32  # of a question, and of the round before it, that are searched for
 _OF_ROUND = 300  # characters of a question and of an answer that are asked with what follows them
 
 
@@ -270,17 +271,13 @@ def find(
         recall_filter: What may be found, checked; None: everything.
     """
     eligible = _eligible_keys(connection, scope, recall_filter)
-    own = question.own
-    look = _look(connection, rt, scope, question.key, [own], eligible)
+    own, both = question.own, question.both
+    look = _look(connection, rt, scope, question.key, [own] if both is None else [own, both], eligible)
     scores = scoring.score(look, own.vector, look.words[0], own.speakers)
     best = scores.support(look.texts.order(scores.total, limit=scoring.LEADING)).max(initial=0.0)
-    if (both := question.both) is not None and best < scoring.FOLLOWS:
+    if both is not None and best < scoring.FOLLOWS:
         if both.vector is None and own.vector is not None and rt.embeds_here:
             both = replace(both, vector=drive(query_vector(rt, both.text))[0])
-        every, before = [own, both], look
-        look = _look(connection, rt, scope, question.key, every, eligible, before)
-        if look.texts is not before.texts:
-            scores = scoring.score(look, own.vector, look.words[0], own.speakers)
         scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
     excess = 0.0
     if own.vector is not None and not rt.embeds_at_once:  # hashed ones do not tell small talk from questions
@@ -296,20 +293,16 @@ def _look(
     asks: int,
     every: Sequence[Query],
     eligible: frozenset[int] | None,
-    earlier: scoring.Look | None = None,
 ) -> scoring.Look:
-    """Return the texts that some queries look at, and which of them have the words. `earlier` is the look of the first query alone."""
+    """Return the texts that some queries look at, and which of them have the words."""
     is_indexed = every[0].neighbours is not None
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
     words = [terms.question_terms(one.text, _spoken(languages, one.text)) for one in every]
-    known = earlier.postings if earlier is not None else storage_words.Postings()
-    new = [word for word in dict.fromkeys(chain(*words)) if word not in known.terms]
-    more = storage_words.postings(connection, scope.word_owners, new, eligible)
-    postings = storage_words.joined([known, more.where(more.keys != asks)])
+    asked = list(dict.fromkeys(chain(*(some[:_WORDS] for some in words))))
+    postings = storage_words.postings(connection, scope.word_owners, asked, eligible)
+    postings = postings.where(postings.keys != asks)
     worded = np.unique(postings.keys)
-    if earlier is not None and not is_indexed and np.isin(worded, earlier.texts.keys).all():
-        return earlier._replace(words=words, postings=postings)
     if own is None:
         own = columns_of(connection, _chosen(rt, every, worded, eligible))
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]

@@ -57,7 +57,6 @@ MOST_ROWS = 1000
 """Maximum number of times that texts may contain a word. A more frequent word says little about each of them: it is left out,
 unless all words of the question are so frequent."""
 
-_MOST_WORDS = 32  # of a question
 _INSERT = Statement(sa.insert(table))
 _DELETE = ListStatement(sa.delete(table).where(is_item(table.c.text)))
 IS_FILED = sa.exists().where(table.c.text == texts.c.key)
@@ -121,10 +120,10 @@ def postings(
     Args:
         connection: In a transaction.
         places: The scopes or folders, each with the tokens to search with.
-        words: Words, as the index files them. The first 32 are searched for.
+        words: Words, as the index files them.
         among: Keys of the only texts that are searched, all of them in one of the places. None: all.
     """
-    every = [_postings(connection, *place, words[:_MOST_WORDS], among) for place in places]
+    every = [_postings(connection, *place, words, among) for place in places]
     found = joined(every)
     if len(found.terms) < sum(len(one.terms) for one in every):
         # A record that several labels grant is one text.
