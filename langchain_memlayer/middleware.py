@@ -323,7 +323,7 @@ class AgentThread(Chat):
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class NewestMessage:
     """The newest message of a thread that a model may see.
 
     Attributes:
@@ -341,7 +341,7 @@ class Newest:
     last: str | None
 
 
-def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newest | None:
+def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> NewestMessage | None:
     """Store messages that the history does not have. Returns the newest message that a model may see.
 
     Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
@@ -365,7 +365,7 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
     return _newest(incoming, report.ids, report.stored, newest[-1].id if newest else None)
 
 
-def _newest(said: Sequence[Message], ids: Sequence[str], news: int, last: str | None) -> Newest | None:
+def _newest(said: Sequence[Message], ids: Sequence[str], news: int, last: str | None) -> NewestMessage | None:
     """Return the newest message of a list with these ids in the history, where so many (`news`) are new."""
     talk = (
         (message, stored_id, news > 0 and stored_id == message.id)
@@ -373,7 +373,7 @@ def _newest(said: Sequence[Message], ids: Sequence[str], news: int, last: str | 
         if message.role not in SYSTEM_ROLES and message.is_told
     )
     newest, before = next(talk, None), next(talk, None)
-    return None if newest is None else Newest(*newest, is_alone=before is None or before[2], last=last)
+    return None if newest is None else NewestMessage(*newest, is_alone=before is None or before[2], last=last)
 
 
 def _compared(message: Message) -> tuple[object, ...]:
@@ -481,7 +481,7 @@ class _Call:
     original: ModelRequest[Any]
     request: ModelRequest[Any]
     prompt: tuple[BaseMessage, ...]
-    newest: Newest | None
+    newest: NewestMessage | None
     tokens: int
     rewinds: bool
     removals: tuple[str, ...]
@@ -636,7 +636,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return AgentThread(chat, snapshot, messages=messages, is_task=is_task(runtime), failure=failure)
 
     def _prepare(
-        self, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
+        self, request: ModelRequest[Any], limit: int | None = None, before: NewestMessage | None = None
     ) -> flows.Asking[_Call]:
         most = self._limit if limit is None else limit
         runtime = request.runtime or get_runtime()
@@ -711,7 +711,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return ExtendedModelResponse(response, Command(update=update)) if update else response
 
 
-def _window_place(context: Context, newest: Newest | None) -> int | None:
+def _window_place(context: Context, newest: NewestMessage | None) -> int | None:
     """Return a message's place in the window; None: it is not there."""
     return next((at for at, ids in enumerate(_ids_in(context)) if newest and newest.stored_id in ids), None)
 

@@ -26,7 +26,7 @@ from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError, os_errors_as, short_repr
-from memlayer_core.integration import Part, check, codec, lists, write_whole
+from memlayer_core.integration import Stage, check, codec, lists, write_whole
 from memlayer_core.message import Raw
 
 # The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
@@ -261,7 +261,7 @@ loading.RECOGNIZED_CHAT_STORES[MemlayerChatStore.class_name()] = MemlayerChatSto
 
 # `MemlayerAsyncChatStore`: a durable store for LlamaIndex's `Memory`.
 
-_PARTS: dict[MessageStatus, Part] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
+_PARTS: dict[MessageStatus, Stage] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
 
 
 class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
@@ -385,5 +385,5 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         return await self.memory.runtime.threads.read(self._keys)
 
 
-def _part(status: MessageStatus | None) -> Part | None:
+def _part(status: MessageStatus | None) -> Stage | None:
     return None if status is None else _PARTS[MessageStatus(status)]

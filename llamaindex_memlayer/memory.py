@@ -44,7 +44,7 @@ _ACKNOWLEDGED = "OK"
 
 
 @with_spans("get", "get_all", "put", "put_messages", "set", "reset")
-class Conversation(ChatState):
+class MemoryVerbs(ChatState):
     """The verbs of `MemlayerMemory`, each with an async twin.
 
     A type checker would take the twins' types from LlamaIndex's base class, if they stood in a class of it.
@@ -226,7 +226,7 @@ class Conversation(ChatState):
         return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
 
 
-class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
+class MemlayerMemory(MemoryVerbs, MemoryComponent, BaseMemory):
     """One conversation of a user, stored in a memlayer memory: pass it as `memory=` to an agent or an engine.
 
     `get` returns the newest whole turns, and messages of the same user from older turns and other sessions that are

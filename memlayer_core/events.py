@@ -16,7 +16,7 @@ from memlayer_core.show import Report
 
 logger = logging.getLogger("memlayer")
 
-Source = Literal[
+ProblemSource = Literal[
     "journal", "erasure", "index", "embedder", "reranker", "summarizer", "summaries", "tokenizer", "redactor", "worker",
     "learning", "long-term memory",
 ]  # fmt: skip
@@ -159,7 +159,7 @@ class ProblemBegan(Event):
         reason: Why.
     """
 
-    source: Source
+    source: ProblemSource
     reason: str
 
     @property
@@ -173,7 +173,7 @@ class ProblemEnded(Event):
     """A problem that `ProblemBegan` reported is over."""
 
     level = logging.INFO
-    source: Source
+    source: ProblemSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +243,16 @@ class Health:
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
-        self._down: dict[Source, str] = {}
+        self._down: dict[ProblemSource, str] = {}
 
-    def down(self, source: Source, reason: str) -> None:
+    def down(self, source: ProblemSource, reason: str) -> None:
         """Note that a source does not work."""
         if source not in self._down:
             self._down[source] = reason
             self._emit(ProblemBegan(source, reason))
 
     @contextmanager
-    def watch(self, source: Source, seconds: float) -> Iterator[None]:
+    def watch(self, source: ProblemSource, seconds: float) -> Iterator[None]:
         """Note that a source does not answer, if the block takes longer than that; it works again when the block ends."""
         reason = f"no answer for {seconds:g} seconds; the work that needs it waits"
         timer = Timer(seconds, self.down, (source, reason))
@@ -266,7 +266,7 @@ class Health:
             if self._down.get(source) == reason:
                 self.up(source)
 
-    def up(self, source: Source) -> None:
+    def up(self, source: ProblemSource) -> None:
         """Note that a source works again."""
         if self._down.pop(source, None) is not None:
             self._emit(ProblemEnded(source))

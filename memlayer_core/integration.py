@@ -10,7 +10,7 @@ from memlayer_core.chat import context_flow, recall_text
 from memlayer_core.facts.check import roles_of
 from memlayer_core.items import model as items
 from memlayer_core.messages import check, flow as lists
-from memlayer_core.messages.model import Part
+from memlayer_core.messages.model import Stage
 from memlayer_core.messages.render import as_prompt, shorten_block
 from memlayer_core.models import foreign
 from memlayer_core.models.llm import retry_limit
@@ -22,7 +22,7 @@ from memlayer_core.transfer.formats import frameworks
 from memlayer_core.window import fit
 
 __all__ = [
-    "ChatState", "Part", "as_prompt", "check", "codec", "context_flow", "fit", "flows", "foreign",
+    "ChatState", "Stage", "as_prompt", "check", "codec", "context_flow", "fit", "flows", "foreign",
     "frameworks", "items", "lists", "recall_text", "registry", "retry_limit", "roles_of", "search_wider",
     "shorten_block", "token_counter", "write_whole",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ from memlayer_core.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Database
-    from memlayer_core.storage.outbox import Batch
+    from memlayer_core.storage.outbox import VectorBatch
     from memlayer_core.storage.vectors import VectorCache
 
 
@@ -394,7 +394,7 @@ class VectorIndex(Protocol):
     def sizes(self, shards: Collection[int]) -> dict[int, int]:
         """Return how many vectors some collections have."""
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: VectorBatch) -> None:
         """Give a collection a batch."""
 
     def nearest(

@@ -16,7 +16,7 @@ TelemetryPart = Literal["spans", "ids", "text"]
 """What OpenTelemetry gets."""
 
 
-class Limits:
+class Constants:
     """Constants that users need not choose. Only tests change them, through a subclass of `Settings`.
 
     Attributes:
@@ -97,7 +97,7 @@ class Limits:
     backlog_limit = 10_000
 
 
-class Settings(Limits, BaseSettings):
+class Settings(Constants, BaseSettings):
     """How a memory behaves. Frozen: `settings.replace(name=value)` returns changed settings.
 
     Attributes:

@@ -118,7 +118,7 @@ class Telemetry:
 
     def operation(
         self, operation: OperationName, verb: str, args: Sequence[object]
-    ) -> AbstractContextManager[Operation]:
+    ) -> AbstractContextManager[TracedOperation]:
         """Return the span of an operation on the memory, as a context manager."""
         start: dict[str, Value | None] = {
             "gen_ai.operation.name": operation,
@@ -141,7 +141,7 @@ class Telemetry:
         }
         return self._span(f"memlayer.job {kind}", start)
 
-    def model_call(self, name: str, work: str) -> AbstractContextManager[Operation]:
+    def model_call(self, name: str, work: str) -> AbstractContextManager[TracedOperation]:
         """Return the span of a call of a language model, as a context manager.
 
         Args:
@@ -165,7 +165,7 @@ class Telemetry:
             return ""
 
     @contextmanager
-    def _span(self, name: str, start: Attributes, kind: str = "INTERNAL") -> Iterator[Operation]:
+    def _span(self, name: str, start: Attributes, kind: str = "INTERNAL") -> Iterator[TracedOperation]:
         """Open a span with attributes, of a kind. It is the parent of what starts inside."""
         opened: AbstractContextManager[Span | None] = nullcontext()
         if (tracer := self._tracer) is not None:
@@ -177,7 +177,7 @@ class Telemetry:
                 set_status_on_exception=False,
             )
         with opened as span:
-            operation = Operation(self, span)
+            operation = TracedOperation(self, span)
             try:
                 yield operation
             except BaseException as error:
@@ -200,7 +200,7 @@ def _make_tracer(provider: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class TracedOperation:
     """An operation, or a call of a language model, with its span.
 
     Attributes:

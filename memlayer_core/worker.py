@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from memlayer_core import errors
-from memlayer_core.events import IndexRebuilt, JobDead, JobFailed, Source, StoreMaintained
+from memlayer_core.events import IndexRebuilt, JobDead, JobFailed, ProblemSource, StoreMaintained
 from memlayer_core.facts import reads as records_reads, writes as records_writes
 from memlayer_core.facts.extract import AT_ONCE, FactTask, begin, extract, queue
 from memlayer_core.index import flow as index_flow
@@ -214,7 +214,7 @@ def _page_by_page(rt: Runtime, delete: Callable[..., int], *which: object) -> in
 logger = logging.getLogger("memlayer")
 
 _OF_INDEX: tuple[JobKind, ...] = ("audit", "copy")
-_CAUSES: dict[type[errors.MemlayerError], tuple[Source, int]] = {
+_CAUSES: dict[type[errors.MemlayerError], tuple[ProblemSource, int]] = {
     errors.IndexUnavailableError: ("index", 1),
     errors.IndexCorruptError: ("index", 1),
     errors.EmbedderMismatchError: ("embedder", 1),
@@ -625,7 +625,7 @@ class Worker:
                 extract(rt, jobs)
             return
         write = {"summarize": self._summarize, "episode": write_episode, "record": record}[kind]
-        source: Source = "long-term memory" if kind == "record" else "summarizer"
+        source: ProblemSource = "long-term memory" if kind == "record" else "summarizer"
         with rt.health.watch(source, rt.settings.lease_seconds):
             write(rt, jobs[0])
 
@@ -638,7 +638,7 @@ class Worker:
         later = rt.now() + times * timedelta(seconds=backoff(rt.settings.job_backoff, 1))
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
 
-    def _note(self, rt: Runtime, source: Source, problem: BaseException) -> None:
+    def _note(self, rt: Runtime, source: ProblemSource, problem: BaseException) -> None:
         """Remember, for `status` and `flush`, why jobs wait that did not cause the problem."""
         rt.health.down(source, self._remember(problem))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from memlayer_core.settings import Limits, Settings
+from memlayer_core.settings import Constants, Settings
 
-LIMITS = frozenset(name for name in vars(Limits) if not name.startswith("_"))
+LIMITS = frozenset(name for name in vars(Constants) if not name.startswith("_"))
 
 
 class Tuned(Settings):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import chromadb
     from chromadb.api import ClientAPI
 
-    from memlayer_core.storage.outbox import Batch
+    from memlayer_core.storage.outbox import VectorBatch
 
 _LAYOUT = 2
 _SPACE = "cosine"
@@ -126,7 +126,7 @@ class ChromaIndex(ABC):
                 found[shard] = target.count() if target is not None else 0
         return found
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: VectorBatch) -> None:
         """Give a collection a batch, in slices; again is the same as once.
 
         Raises:
@@ -254,7 +254,7 @@ class ChromaIndex(ABC):
         except NotFoundError:
             return None
 
-    def _prepared(self, batch: Batch) -> chromadb.Collection:
+    def _prepared(self, batch: VectorBatch) -> chromadb.Collection:
         """Return the collection of a batch, without what the batch changes."""
         target = self._find(batch.shard)
         if target is None and "" in batch.before:
@@ -291,7 +291,7 @@ def _key(name: str) -> int:
     return int(name.partition(_PASSAGE)[0])
 
 
-def _made_for(batch: Batch) -> dict[str, Any]:
+def _made_for(batch: VectorBatch) -> dict[str, Any]:
     embedder, dimension = batch.made_for
     return {"memlayer": _LAYOUT, "embedder": embedder, "dimension": dimension, "batch": batch.name}
 

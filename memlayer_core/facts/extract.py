@@ -201,12 +201,12 @@ class _Batch:
         self.problem = ""
         self._known = reads.known_facts(connection, reader_of(rt, self._owner, ()))
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
-        self._before: dict[int, facts_model.Line] = {}
+        self._before: dict[int, facts_model.Spoken] = {}
         for key, before in reads.before_each(connection, rows).items():
             if before.message.role == "assistant" and before.message.is_told:
                 text = rt.own_words(first.namespace, before.message.text)
                 assert before.message.created_at is not None  # it was stored
-                self._before[key] = facts_model.Line("assistant", text, before.message.created_at)
+                self._before[key] = facts_model.Spoken("assistant", text, before.message.created_at)
         self._vectors: dict[int, FloatVector] = {}
         if len(self._known) > _SHOWN:
             keys = {*words, *(key for _, sources in self._known for key in sources)}
@@ -275,14 +275,14 @@ class _Batch:
         """Return the present, in the time zone of the newest message."""
         return self._rt.now().astimezone(_said_at(self.rows[-1]).tzinfo)
 
-    def _lines(self, rows: Sequence[Any]) -> list[facts_model.Line]:
-        lines: list[facts_model.Line] = []
+    def _lines(self, rows: Sequence[Any]) -> list[facts_model.Spoken]:
+        lines: list[facts_model.Spoken] = []
         for number, row in enumerate(rows, 1):
             if row.key in self._before:
                 lines.append(self._before[row.key])
             speaker = row.name if row.name in self._others else facts_model.USER
             words, said_at = self._words[row.key], _said_at(row)
-            lines.append(facts_model.Line(speaker, words, said_at, number, row.key, row.text))
+            lines.append(facts_model.Spoken(speaker, words, said_at, number, row.key, row.text))
         return lines
 
     def _facts(self, rows: Sequence[Any]) -> list[facts_model.Record]:
@@ -303,7 +303,7 @@ class _Batch:
     def _take(
         self,
         answers: Sequence[facts_model.Operation | str],
-        lines: Sequence[facts_model.Line],
+        lines: Sequence[facts_model.Spoken],
         facts: Sequence[facts_model.Record],
     ) -> None:
         """Take the part of the answer that the messages support."""

@@ -702,7 +702,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Spoken:
     """A message that a model reads.
 
     Attributes:

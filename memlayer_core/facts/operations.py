@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from memlayer_core.errors import InvalidRecordError
 from memlayer_core.facts.check import fold, key_of, new_record, place_of
-from memlayer_core.facts.model import COLLECTION, USER, Claim, Line, Operation, Record, RefusedError
+from memlayer_core.facts.model import COLLECTION, USER, Claim, Operation, Record, RefusedError, Spoken
 from memlayer_core.messages.render import speaker_label
 from memlayer_core.scope import Scope
 
@@ -40,7 +40,7 @@ def facts_prompt(now: datetime, facts: Sequence[Record]) -> str:
 
 
 def prompt_of(
-    now: datetime, facts: Sequence[Record], lines: Sequence[Line], budget: int, cost: Callable[[str], int]
+    now: datetime, facts: Sequence[Record], lines: Sequence[Spoken], budget: int, cost: Callable[[str], int]
 ) -> str:
     """Return the prompt. If lines are too long for it, their beginnings are shown, about the same length of each.
 
@@ -69,7 +69,7 @@ def _fact(fact: Record) -> str:
     return f'{fact.subject} ({fact.modality}{since}{until}): {key}"{_one_line(fact.raw)[:_QUOTE]}"'
 
 
-def _line(line: Line) -> str:
+def _line(line: Spoken) -> str:
     number = f"[{line.number}] " if line.number is not None else ""
     speaker = line.speaker if line.number is None else speaker_label(line.speaker, USER)
     return f"{number}{line.said_at:%Y-%m-%d} {speaker}: {_one_line(line.text)}"
@@ -208,7 +208,7 @@ _YEAR, _MONTH, _WEEK = (re.compile(rf"\d{{4}}{rest}") for rest in ("", r"-\d{2}"
 
 
 def check(
-    operation: Operation, owner: Scope, lines: Sequence[Line], facts: Sequence[Record], now: datetime
+    operation: Operation, owner: Scope, lines: Sequence[Spoken], facts: Sequence[Record], now: datetime
 ) -> Claim | None:
     """Return the statement that an operation makes; None if its `op` is `"none"`.
 
@@ -287,7 +287,7 @@ def _fields(operation: Operation, target: Record | None, speaker: str) -> dict[s
     }
 
 
-def _dated(record: Record, operation: Operation, line: Line) -> Record:
+def _dated(record: Record, operation: Operation, line: Spoken) -> Record:
     """Return a record with its times: when it was said, and when it is true in the world.
 
     A period begins with its first day, and ends with its last one. If a fact has ended in a period that still goes on, it
@@ -334,9 +334,9 @@ def _period(text: str | None, zone: tzinfo | None) -> tuple[datetime | None, dat
         raise RefusedError("a date in it is not an ISO 8601 day, week, month or year") from None
 
 
-def _quoted(operation: Operation, own_lines: Sequence[Line], lines: Sequence[Line]) -> tuple[Line, int, int]:
+def _quoted(operation: Operation, own: Sequence[Spoken], lines: Sequence[Spoken]) -> tuple[Spoken, int, int]:
     """Return the line that an operation quotes, and the place of the quote."""
-    for line in own_lines:
+    for line in own:
         if (found := place_of(operation.quote, line.text)) is not None:
             return line, *found
     if any(line.number is None and place_of(operation.quote, line.text) for line in lines):
@@ -344,7 +344,7 @@ def _quoted(operation: Operation, own_lines: Sequence[Line], lines: Sequence[Lin
     raise RefusedError("its quote stands in no message that it names")
 
 
-def _place(line: Line, start: int, end: int) -> tuple[int, int]:
+def _place(line: Spoken, start: int, end: int) -> tuple[int, int]:
     """Return the place of a quote in the stored message; if that was redacted, the whole message."""
     if line.text[start:end] == line.original[start:end]:
         return start, end

@@ -223,7 +223,7 @@ def _digest(*parts: str) -> str:
 
 storage_texts.register(
     "record",
-    storage_texts.Source(
+    storage_texts.TextSource(
         sa.select(records, records.c.number.label("key")),
         lambda row: record_of(row).text,
         lambda row, redact: index_terms(redact(check.words(record_of(row))[: storage_texts.INDEXED])),
@@ -325,7 +325,7 @@ def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int
     return {row.number: record_of(row) for row in rows}
 
 
-class Change(NamedTuple):
+class FactChange(NamedTuple):
     """How something that a message says has changed.
 
     Attributes:
@@ -366,15 +366,15 @@ def _change_query(count: int) -> ListStatement:
     )
 
 
-def changes(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, Change]:
+def changes(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, FactChange]:
     """Return what has changed of what some messages say, as far as facts tell it, by the messages' keys."""
-    found: dict[int, Change] = {}
+    found: dict[int, FactChange] = {}
     rows = _change_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader))
     again = {row.former for row in rows if row.now is not None and _value_in(row.was) == _value_in(row.now)}
     for row in (one for one in rows if one.former not in again):
-        facts = found.get(row.message, Change()).facts
+        facts = found.get(row.message, FactChange()).facts
         new = () if row.fact is None or row.fact in facts else (row.fact,)
-        found[row.message] = Change(statements.from_micros(row.at), facts + new)
+        found[row.message] = FactChange(statements.from_micros(row.at), facts + new)
     return found
 
 

@@ -15,7 +15,7 @@ from memlayer_core.events import IndexRebuilt, MessagesIndexed
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Reach
 from memlayer_core.seams import FloatVector, IndexEntry, Neighbour, SimilarityScale
-from memlayer_core.settings import Limits
+from memlayer_core.settings import Constants
 from memlayer_core.storage import jobs as storage_jobs, outbox, texts as texts_sql, vectors as storage_vectors
 from memlayer_core.storage.database import Connection
 from memlayer_core.storage.terms import language_of, passages
@@ -228,7 +228,7 @@ def copy(rt: Runtime, job: storage_jobs.Job, is_stopped: Callable[[], bool]) -> 
         rt.db.write(outbox.leave)
     elif stale := rt.db.read(outbox.stale):
         _refill(rt, stale)
-    few = rt.settings.exact_scan_limit or Limits.exact_scan_limit
+    few = rt.settings.exact_scan_limit or Constants.exact_scan_limit
     rt.db.write(outbox.separate, few, rt.shards, index.capacity, rt.now())
     which = index.batch, _made_for(rt), rt.db.read(outbox.newest)  # others may write all the time
     while batch := rt.db.write(outbox.begin_batch, job, _lease_end(rt), *which):

@@ -155,7 +155,7 @@ def _item(row: Any) -> Item:
 
 storage_texts.register(
     "item",
-    storage_texts.Source(
+    storage_texts.TextSource(
         sa.select(tables.texts.c.key, tables.items.c.texts).join(tables.items, _OF_ITEM),
         lambda row: _texts_in(row)[row.key],
         lambda row, _: index_terms(_texts_in(row)[row.key][: storage_texts.INDEXED]),

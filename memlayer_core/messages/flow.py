@@ -15,7 +15,7 @@ from memlayer_core import errors
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, check_message, identifier
 from memlayer_core.messages import check, preview, reads, writes
-from memlayer_core.messages.model import Batch, Part, PreparedMessage, Replace, Session, User
+from memlayer_core.messages.model import Batch, PreparedMessage, Replace, Session, Stage, User
 from memlayer_core.messages.render import as_prompt, change_text
 from memlayer_core.messages.splice import in_order, is_answer
 from memlayer_core.runtime import Runtime
@@ -23,7 +23,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
 from memlayer_core.storage import jobs
 from memlayer_core.storage.terms import hash_of, index_terms, language_of, passages, searchable
-from memlayer_core.storage.vectors import Embedding
+from memlayer_core.storage.vectors import Embedded
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def draft_of(
         if words.strip() and not is_known and rt.embeds_at_once and rt.extractor is None:
             vectors = tuple(rt.embedder.embed(passages(words)))
             speaker, language = message.role[0] + (message.name or ""), language_of(words)
-            embedding = Embedding(vectors, hash_of(whole), speaker, language, rt.embedder.identity)
+            embedding = Embedded(vectors, hash_of(whole), speaker, language, rt.embedder.identity)
     except errors.RedactorError:
         terms = None
     return replace(
@@ -303,7 +303,7 @@ def keys_of_lists(rt: Runtime, tenant_id: str, user_id: str | None, agent_id: st
 
 
 def list_messages(
-    rt: Runtime, scope: Scope, part: Part | None = None, limit: int | None = None, offset: int = 0
+    rt: Runtime, scope: Scope, part: Stage | None = None, limit: int | None = None, offset: int = 0
 ) -> list[Message]:
     """Return a session's messages, or those of a part of it."""
     if limit is not None:
@@ -313,12 +313,12 @@ def list_messages(
     return [one.message for one in found]
 
 
-def count_list(rt: Runtime, scope: Scope, part: Part | None = None) -> int:
+def count_list(rt: Runtime, scope: Scope, part: Stage | None = None) -> int:
     """Return how many messages a session has, or a part of it."""
     return rt.db.read(writes.count_list, scope, part)
 
 
-def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Part = "active") -> Receipt:
+def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Stage = "active") -> Receipt:
     """Store messages at the end of a part."""
     if part == "archived":
         return insert_into_list(rt, scope, messages, None)
@@ -334,7 +334,7 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
 
 
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
-def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part = "active") -> Receipt:
+def replace_list(rt: Runtime, scope: Scope, messages: object, part: Stage = "active") -> Receipt:
     """Make a session exactly these messages; the others become versions."""
     receipt = _store(rt, scope, messages, writes.replace_list, part, is_list=True, may_be_empty=True)
     rt.wake()  # the old messages have to leave the index
@@ -343,7 +343,7 @@ def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part = "acti
 
 @traced("delete_memory", "take", lambda messages, *_: Outcome(len(messages)))
 def take_from_list(
-    rt: Runtime, scope: Scope, first: int = 0, limit: int | None = None, part: Part | None = None
+    rt: Runtime, scope: Scope, first: int = 0, limit: int | None = None, part: Stage | None = None
 ) -> list[Message]:
     """Delete up to `limit` messages from a place on; None: all of them. Returns them."""
     check.index("first", first)

@@ -12,12 +12,12 @@ from memlayer_core.scope import ALONE, Scope
 from memlayer_core.show import Cell, Mark, Report, Tabular, line_of
 
 if TYPE_CHECKING:
-    from memlayer_core.storage.vectors import Embedding
+    from memlayer_core.storage.vectors import Embedded
 
 Replace = Literal["nothing", "changes", "all"]
 """Which messages of a session a list may replace: none, those that differ from it, or all."""
 
-Part = Literal["active", "archived"]
+Stage = Literal["active", "archived"]
 """Part of a session: `"active"` from the beginning of its working memory on, `"archived"` before that."""
 
 STEP = 2**20
@@ -202,7 +202,7 @@ class PreparedMessage:
     counter: str = ""
     search_text: str = ""
     terms: tuple[str, ...] | None = None
-    embedding: Embedding | None = None
+    embedding: Embedded | None = None
 
     def as_message(self, scope: Scope) -> StoredMessage:
         """Return it as a message that has no place in the history."""

@@ -17,7 +17,7 @@ from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, is_task
 from memlayer_core.messages.align import in_force, is_instruction
 from memlayer_core.messages.check import fields_of
-from memlayer_core.messages.model import STEP, Batch, Part, PreparedMessage, Session, User
+from memlayer_core.messages.model import STEP, Batch, PreparedMessage, Session, Stage, User
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
@@ -90,7 +90,7 @@ def _body(message: Message, text: str) -> str | None:
 
 texts.register(
     "message",
-    texts.Source(
+    texts.TextSource(
         sa.select(
             *(messages.c[name] for name in ("key", "text", "role", "name", "created_at", "utc_offset"))
         ),
@@ -218,7 +218,7 @@ def ever_inside(number: Any) -> Any:
     return sa.or_(inside(number), sa.and_(messages.c.session == number, ~IN_FORCE))
 
 
-def within(scope: Scope, part: Part | None = None) -> sa.ColumnElement[bool]:
+def within(scope: Scope, part: Stage | None = None) -> sa.ColumnElement[bool]:
     """Return the condition on `messages` for the messages of a scope's session, or of a part of it."""
     number, start = (
         sa.select(column).where(sessions.c.bucket == scope.session_bucket).scalar_subquery()

@@ -16,7 +16,7 @@ from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads, splice as messages_splice
 from memlayer_core.messages.align import TELLING, Alignment, align, digest_of, find_at_end, find_in_order
-from memlayer_core.messages.model import STEP, Batch, Part, PreparedMessage, Session
+from memlayer_core.messages.model import STEP, Batch, PreparedMessage, Session, Stage
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
@@ -573,7 +573,7 @@ def session_ids(
     return list(connection.scalars(query.order_by(sessions.c.number)))
 
 
-def count_list(connection: sa.Connection, scope: Scope, part: Part | None) -> int:
+def count_list(connection: sa.Connection, scope: Scope, part: Stage | None) -> int:
     """Return how many messages a session or one of its parts has."""
     whole = sa.select(sessions.c.messages).where(sessions.c.bucket == scope.session_bucket)
     return (
@@ -582,7 +582,7 @@ def count_list(connection: sa.Connection, scope: Scope, part: Part | None) -> in
 
 
 def take_from_list(
-    connection: sa.Connection, scope: Scope, part: Part | None, first: int, count: int | None, now: datetime
+    connection: sa.Connection, scope: Scope, part: Stage | None, first: int, count: int | None, now: datetime
 ) -> list[StoredMessage]:
     """Delete messages from a place on, with their versions. Returns them.
 
@@ -685,7 +685,7 @@ def _page_start(connection: sa.Connection, number: int, size: int) -> int:
 
 
 def replace_list(
-    connection: sa.Connection, batch: Batch, part: Part | None = None, *, erase: bool = False
+    connection: sa.Connection, batch: Batch, part: Stage | None = None, *, erase: bool = False
 ) -> Receipt:
     """Make a session exactly these messages. What stays is not written again.
 

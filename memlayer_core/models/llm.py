@@ -21,7 +21,7 @@ from memlayer_core.events import ContextOverflowed, Event
 from memlayer_core.models.foreign import finish, has, in_thread
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.seams import LanguageModel as seams_LanguageModel, Reply
+from memlayer_core.seams import LanguageModel, Reply
 from memlayer_core.storage.jobs import Cost
 from memlayer_core.storage.terms import searchable
 
@@ -124,7 +124,7 @@ class ModelUsage:
         kind: The kind of work that the calls are counted for.
     """
 
-    def __init__(self, rt: Runtime, model: seams_LanguageModel, kind: str = "summarize") -> None:
+    def __init__(self, rt: Runtime, model: LanguageModel, kind: str = "summarize") -> None:
         self._rt = rt
         self._kind = kind
         self.model = model
@@ -163,7 +163,7 @@ _INTERNAL = {"tags": ["nostream"], "metadata": {"lc_source": "memlayer"}}
 """LangGraph shows a call with this tag in no user's stream; traces show where it comes from."""
 
 
-class LanguageModel:
+class ForeignModel:
     """A model that answers a prompt with a text.
 
     Args:
@@ -216,7 +216,7 @@ class LanguageModel:
             ) from problem
 
 
-def language_model(model: Any, seconds: float | None = None, task: str = "`model`") -> LanguageModel | None:
+def language_model(model: Any, seconds: float | None = None, task: str = "`model`") -> ForeignModel | None:
     """Return the language model for a memory's `model`, `summarizer` or `extractor`.
 
     Args:
@@ -229,17 +229,17 @@ def language_model(model: Any, seconds: float | None = None, task: str = "`model
     Raises:
         ConfigurationError: It is none of these.
     """
-    if model is None or isinstance(model, LanguageModel):
+    if model is None or isinstance(model, ForeignModel):
         return model
     if not isinstance(model, type):
         if has(model, "ask") and isinstance(getattr(model, "name", None), str):
-            return LanguageModel(model.name, model.ask, seconds=seconds)
+            return ForeignModel(model.name, model.ask, seconds=seconds)
         if has(model, "invoke"):
-            return LanguageModel(_name(model), partial(_langchain, model, _Ways()), seconds=seconds)
+            return ForeignModel(_name(model), partial(_langchain, model, _Ways()), seconds=seconds)
         if has(model, "complete"):
-            return LanguageModel(_name(model), partial(_llamaindex, model, _Ways()), seconds=seconds)
+            return ForeignModel(_name(model), partial(_llamaindex, model, _Ways()), seconds=seconds)
         if callable(model):
-            return LanguageModel(_name(model), _function(model), seconds=seconds)
+            return ForeignModel(_name(model), _function(model), seconds=seconds)
     raise ConfigurationError(
         f"{task} must be a model or a function, not {repr_of(model, 100)}",
         hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function of a prompt '

@@ -383,7 +383,7 @@ class Line(NamedTuple):
     item: Item | None = None
     passage_cosines: tuple[float, ...] = ()
     skip: int = 0
-    change: records_reads.Change = records_reads.Change()
+    change: records_reads.FactChange = records_reads.FactChange()
 
     def written(self) -> str:
         """Return it as a line for a model: day, speaker, whether it has changed, text."""

@@ -50,7 +50,7 @@ _HOLD = Statement(sa.update(meta).where(meta.c.name == _INDEX).values(value=sa.b
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class VectorBatch:
     """One batch for a collection.
 
     Attributes:
@@ -216,7 +216,7 @@ def begin_batch(
     limit: int,
     made_for: tuple[str, int],
     newest: int,
-) -> Batch | None:
+) -> VectorBatch | None:
     """Return the next batch for one collection; None if there is nothing, or if another process has the job by now.
 
     Args:
@@ -237,12 +237,12 @@ def begin_batch(
     entries = [blobs.entry_of(row) for row in _ROWS.all(connection, list(marked)) if row.shard == shard]
     known = _NAME.first(connection, {"of": f"{_INDEX}:{shard}"})
     names = "" if known is None else known.value
-    batch = Batch(shard, marked, entries, made_for, tuple(names.split(" ")))
+    batch = VectorBatch(shard, marked, entries, made_for, tuple(names.split(" ")))
     statements.set_note(connection, f"{_INDEX}:{shard}", f"{names} {batch.name}")
     return batch
 
 
-def end_batch(connection: sa.Connection, job: storage_jobs.Job, batch: Batch, until: datetime) -> bool:
+def end_batch(connection: sa.Connection, job: storage_jobs.Job, batch: VectorBatch, until: datetime) -> bool:
     """Take the marks of a batch back that were not renewed. Returns False if another process has the job by now.
 
     What was deleted since gets its mark again: a process that was paused may have brought it back.

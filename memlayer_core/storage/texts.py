@@ -47,7 +47,7 @@ OwnWords = Callable[[str, str], str]
 """Returns the part of a namespace's text that may be remembered, without the memory's own blocks."""
 
 
-class Source(NamedTuple):
+class TextSource(NamedTuple):
     """How texts of a kind are read.
 
     Attributes:
@@ -65,12 +65,12 @@ class Source(NamedTuple):
     owners: Callable[[Any], Sequence[str]] = lambda _: ()
 
 
-_SOURCES: dict[str, tuple[Source, ListStatement]] = {}
+_SOURCES: dict[str, tuple[TextSource, ListStatement]] = {}
 INDEXED = Settings.indexed_characters
 """Characters of a text whose words are indexed."""
 
 
-def register(kind: Kind, source: Source) -> None:
+def register(kind: Kind, source: TextSource) -> None:
     """Register how texts of a kind are read. Each room does it for its own texts."""
     _SOURCES[kind] = source, statements.rows_by(source.rows, source.rows.selected_columns.key)
 
@@ -134,7 +134,7 @@ def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
     return {row.key for row in _HERE.all(connection, list(keys))}
 
 
-def contents(connection: sa.Connection, rows: Iterable[Any]) -> Iterator[tuple[Any, Source, Any]]:
+def contents(connection: sa.Connection, rows: Iterable[Any]) -> Iterator[tuple[Any, TextSource, Any]]:
     """Yield each of some rows of texts with its source and the source's row. Texts that are gone are left out."""
     every = {row.key: row for row in rows}
     for kind, (source, statement) in _SOURCES.items():

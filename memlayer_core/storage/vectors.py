@@ -425,7 +425,7 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
         storage_texts.count_vectors(connection, namespace, vectors, embeddings, versions[namespace])
 
 
-class Embedding(NamedTuple):
+class Embedded(NamedTuple):
     """The vectors of a text that is not stored yet, of an embedder that needs no time.
 
     Attributes:
@@ -443,14 +443,14 @@ class Embedding(NamedTuple):
     embedder: str
 
 
-def _filled(one: IndexEntry | Embedding, version: int) -> dict[str, Any]:
+def _filled(one: IndexEntry | Embedded, version: int) -> dict[str, Any]:
     """Return what a row of texts has since its vectors are stored."""
     values = one.speaker, one.language, one.text_hash, blobs.packed(one.vectors), len(one.vectors), version
     return dict(zip(_FILLED, values, strict=True))
 
 
 def add(
-    connection: sa.Connection, scope: Scope, embeddings: Mapping[int, Embedding], now: datetime, session: int
+    connection: sa.Connection, scope: Scope, embeddings: Mapping[int, Embedded], now: datetime, session: int
 ) -> int | None:
     """Store the texts of new messages with their vectors. Returns the number of their namespace.
 

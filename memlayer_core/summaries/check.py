@@ -25,7 +25,7 @@ _WORDS = regex.compile(r"\p{Han}|[\p{L}\p{M}--\p{Han}]+", regex.V1)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Summed:
     """What a summary stands for.
 
     Attributes:
@@ -50,7 +50,7 @@ def unwrapped(answer: str) -> str:
     return (fenced[1] if fenced else answer).strip()
 
 
-def check(text: str, tokens: int, source: Source, longest: int, shortest: int = _SHORTEST) -> tuple[str, ...]:
+def check(text: str, tokens: int, source: Summed, longest: int, shortest: int = _SHORTEST) -> tuple[str, ...]:
     """Return the names of the checks that a summary fails; none for a good one.
 
     Args:
@@ -151,7 +151,7 @@ def split_episode(answer: str) -> tuple[str, EpisodeText | None]:
 
 
 def check_episode(
-    episode: EpisodeText | None, source: Source, longest: int, count: Callable[[str], int]
+    episode: EpisodeText | None, source: Summed, longest: int, count: Callable[[str], int]
 ) -> tuple[str, ...]:
     """Return the checks that a model's episode fails: its summary as every summary, with a lower bound for its length."""
     if episode is None:

@@ -230,7 +230,7 @@ def _limit(rt: Runtime) -> int:
 class _Writer:
     """Sums up one conversation with a model, which is asked once more after a bad answer."""
 
-    def __init__(self, rt: Runtime, usage: ModelUsage, lines: Sequence[summaries_prompt.Line]) -> None:
+    def __init__(self, rt: Runtime, usage: ModelUsage, lines: Sequence[summaries_prompt.Remark]) -> None:
         self._rt, self._usage, self.lines = rt, usage, [str(one) for one in lines]
         self._scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
 
@@ -298,11 +298,11 @@ class _Writer:
             prompt = summaries_prompt.retry_prompt(first, answer, faults)
         return _Result(None, faults, episode)
 
-    def source(self, previous: str, part: Sequence[str]) -> check.Source:
+    def source(self, previous: str, part: Sequence[str]) -> check.Summed:
         """Return what a summary of a part stands for."""
         said = "\n".join(part)
         tokens = self._rt.tokens.text(f"{previous}\n{said}" if previous else said)
-        return check.Source(said, tokens, self._scripts)
+        return check.Summed(said, tokens, self._scripts)
 
 
 def write_episode(rt: Runtime, job: jobs.Job) -> None:
@@ -353,7 +353,7 @@ def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, li
 
 
 def _episode_by_model(
-    rt: Runtime, usage: ModelUsage, scope: Scope, lines: Sequence[summaries_prompt.Line]
+    rt: Runtime, usage: ModelUsage, scope: Scope, lines: Sequence[summaries_prompt.Remark]
 ) -> check.EpisodeText | None:
     """Return the first good episode; None without any. A text that is too long for the model is summed up first."""
     writer, made = _Writer(rt, usage, lines), _Result(None)

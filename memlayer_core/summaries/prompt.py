@@ -95,7 +95,7 @@ def _tame(text: str) -> str:
 _LEAST = 64  # characters that are not split any more
 
 
-class Line(NamedTuple):
+class Remark(NamedTuple):
     """A line of a conversation.
 
     Attributes:
@@ -117,13 +117,13 @@ def is_conversation(message: Message) -> bool:
     return message.role not in SYSTEM_ROLES and message.is_told
 
 
-def line_of(message: Message) -> Line:
+def line_of(message: Message) -> Remark:
     """Return a message as a line, with its tool calls and the types of its media."""
     media = [f"[{block.get('type')}]" for block in message.blocks if block.get("type") != "text"]
     said = " ".join(filter(None, (full_text(message), *media)))
     day = f"[{message.created_at:%Y-%m-%d}] " if message.created_at else ""
     label = f"{day}{speaker_label(message.speaker, message.role)}"
-    return Line(label, " ".join(searchable(said).split()), message.role == "tool")
+    return Remark(label, " ".join(searchable(said).split()), message.role == "tool")
 
 
 def first_rounds(

@@ -35,7 +35,7 @@ from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import lines, sql
 from memlayer_core.transfer.model import Conversation, ImportReport
-from memlayer_core.transfer.sources import Source, source_of
+from memlayer_core.transfer.sources import ImportSource, source_of
 
 # Saves and loads a session as a state, and exports sessions, records and items as lines.
 
@@ -201,7 +201,7 @@ def import_from(
     """
     found, report = source_of(source, name), ImportReport(dry_run=dry_run)
     importer: _Importer
-    if isinstance(found, Source):
+    if isinstance(found, ImportSource):
         report.source_format = found.name
         importer = _Conversations(rt, owner, report, found)
     elif owner.me is not None:
@@ -434,7 +434,7 @@ def _some(names: Sequence[str]) -> str:
 class _Conversations(_Importer):
     """Decides who gets conversations and which of their speakers is the user, and takes them in."""
 
-    def __init__(self, rt: Runtime, owner: Ownership, report: ImportReport, source: Source) -> None:
+    def __init__(self, rt: Runtime, owner: Ownership, report: ImportReport, source: ImportSource) -> None:
         super().__init__(rt, owner, report)
         self._source = source
         self._users = set[str | None]()

@@ -79,7 +79,7 @@ _DAMAGED = (ijson.JSONError, ValueError, RecursionError, zlib.error, NotImplemen
 
 
 @dataclass(frozen=True)
-class Source:
+class ImportSource:
     """Something that another program wrote.
 
     Attributes:
@@ -94,7 +94,7 @@ class Source:
 
 
 def source_of(source: Any, name: str | None) -> Any:
-    """Return a `Source` that reads what another program wrote. If it may be an export of memlayer, return it as it is.
+    """Return an `ImportSource` that reads what another program wrote. If it may be an export of memlayer, return it as it is.
 
     Args:
         source: A path of a file, an archive or a folder, an open file, or conversations.
@@ -133,13 +133,13 @@ def source_of(source: Any, name: str | None) -> Any:
 
 
 def _given(source: Iterable[Any]) -> Any:
-    """Return a caller's conversations as a `Source`, also if there are none; return lines as they are."""
+    """Return a caller's conversations as a `ImportSource`, also if there are none; return lines as they are."""
     rest = iter(source)
     head = list(islice(rest, 1))
     again = source if isinstance(source, Collection) else chain(head, rest)
     if head and not isinstance(head[0], Conversation):
         return again
-    return Source("conversations", lambda: (one for one in again), is_repeatable=again is source)
+    return ImportSource("conversations", lambda: (one for one in again), is_repeatable=again is source)
 
 
 # Files.
@@ -166,7 +166,7 @@ class _Loan(io.RawIOBase):
         return len(data)
 
 
-def _of_path(path: Path, name: str | None) -> Source | None:
+def _of_path(path: Path, name: str | None) -> ImportSource | None:
     if path.is_dir():
         chosen = _chosen(one.name for one in path.iterdir() if one.is_file())
         return _of_files([(Path(one).stem, partial((path / one).open, "rb", 0)) for one in chosen], name)
@@ -191,7 +191,7 @@ def _chosen(names: Iterable[str]) -> list[str]:
     return chosen
 
 
-def _of_archive(path: Path, name: str | None) -> Source | None:
+def _of_archive(path: Path, name: str | None) -> ImportSource | None:
     """Read an archive without unpacking it: nothing is ever written to a path that it names."""
     with _explained(path.name), zipfile.ZipFile(path) as archive:
         sizes = {one.filename: one for one in archive.infolist() if not one.is_dir()}
@@ -215,14 +215,14 @@ def _of_archive(path: Path, name: str | None) -> Source | None:
     return _of_files([(PurePosixPath(one).stem, partial(opened, one)) for one in chosen], name)
 
 
-def _of_files(files: _Files, name: str | None) -> Source | None:
+def _of_files(files: _Files, name: str | None) -> ImportSource | None:
     """Return a source of files of one format; None for an export of memlayer."""
     with _explained(files[0][0]), _opened(files[0][1]) as file:
         head = file.peek(_HEAD)
     if len(files) == 1 and (not head.strip() or is_export(head)):
         return None
     found = name or _recognized(head)
-    return Source(found, partial(_read_files, files, found))
+    return ImportSource(found, partial(_read_files, files, found))
 
 
 @contextmanager

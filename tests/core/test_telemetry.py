@@ -20,7 +20,7 @@ from tuned import Tuned
 
 from examples import examples
 from memlayer_core import Memory, errors
-from memlayer_core.telemetry import Operation
+from memlayer_core.telemetry import TracedOperation
 
 ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 
@@ -321,7 +321,7 @@ def test_what_is_switched_off_is_not_told(parts, told, opened) -> None:
 
 def test_without_a_provider_nothing_is_made(monkeypatch, opened) -> None:
     made = []
-    monkeypatch.setattr(Operation, "__init__", lambda self, *_: made.append(self))
+    monkeypatch.setattr(TracedOperation, "__init__", lambda self, *_: made.append(self))
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
     memory = opened()
     chat = memory.chat(user_id="ada", session_id="monday")

@@ -23,7 +23,7 @@ from memlayer_core.chroma.index import ChromaIndex, ChromaServer
 from memlayer_core.errors import ConfigurationError, IndexUnavailableError
 from memlayer_core.scope import Scope
 from memlayer_core.seams import IndexEntry
-from memlayer_core.storage.outbox import Batch
+from memlayer_core.storage.outbox import VectorBatch
 
 ROOT = Path(__file__).parents[3]
 STORE = "5c7a2f0e-1d4b-4c3a-9e8f-0a1b2c3d4e5f"
@@ -43,7 +43,7 @@ def write(index: ChromaIndex, *keys: int, shard: int = 0) -> str:
     buckets = scope.user_bucket, scope.agent_bucket, scope.session_bucket
     entries = [IndexEntry(key, buckets, (vector(key),), f"hash-{key}") for key in keys]
     before = ("", LAST.get((id(index), shard), ""))
-    batch = Batch(shard, dict.fromkeys(keys, 1), entries, ("e", DIMENSION), before)
+    batch = VectorBatch(shard, dict.fromkeys(keys, 1), entries, ("e", DIMENSION), before)
     index.write(batch)
     LAST[id(index), shard] = batch.name
     return batch.name

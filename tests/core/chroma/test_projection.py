@@ -278,7 +278,7 @@ def test_lost_vectors_are_found_by_verify_and_a_batch_of_another_time_is_refused
     assert_whole(memory)
     assert memory.admin.reindex() == 10
     assert_whole(memory)
-    stranger = outbox.Batch(shard, {1: 1}, [], (memory.runtime.embedder.identity, 1024), ("unknown",))
+    stranger = outbox.VectorBatch(shard, {1: 1}, [], (memory.runtime.embedder.identity, 1024), ("unknown",))
     refused(errors.IndexCorruptError, "another time", index.write, stranger)
     memory.flush(60)
     assert memory.admin.verify() in ([], [f"collection {shard}"])  # a directory is not touched again
@@ -387,7 +387,7 @@ def test_a_process_that_was_paused_beyond_its_lease_brings_nothing_back(open_at,
     index, rt = memory.runtime.index, memory.runtime
     inner, paused, goes_on = index.write, threading.Event(), threading.Event()
 
-    def pause(batch: outbox.Batch) -> None:
+    def pause(batch: outbox.VectorBatch) -> None:
         if not paused.is_set():
             paused.set()
             assert goes_on.wait(30)

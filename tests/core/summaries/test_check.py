@@ -11,7 +11,7 @@ from memlayer_core import Message, ToolCall
 from memlayer_core.message import StoredMessage
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.scope import Scope
-from memlayer_core.summaries.check import CHECKS, Source, check, score_of, scripts_of, unwrapped
+from memlayer_core.summaries.check import CHECKS, Summed, check, score_of, scripts_of, unwrapped
 from memlayer_core.summaries.prompt import INSTRUCTIONS, first_rounds, line_of, parts, request, retry_prompt
 
 COUNT = token_counter("auto").text
@@ -27,9 +27,9 @@ CHINESE = ["我下个月带着两只猫搬到里斯本去住，用 iPhone 找公
 JAPANESE = ["来月、猫二匹とリスボンに引っ越します。", "リスボンは素敵ですね。"]
 
 
-def source_of(said: list[str]) -> Source:
+def source_of(said: list[str]) -> Summed:
     text = "\n".join(f"user: {one}" for one in said)
-    return Source(text, COUNT(text), scripts_of(said))
+    return Summed(text, COUNT(text), scripts_of(said))
 
 
 @pytest.mark.requirement("J35")

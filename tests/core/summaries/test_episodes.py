@@ -22,7 +22,7 @@ from memlayer_core.events import SessionEnded
 from memlayer_core.facts.model import Record
 from memlayer_core.scope import Scope
 from memlayer_core.summaries import sql as summaries
-from memlayer_core.summaries.check import Source, check_episode, split_episode
+from memlayer_core.summaries.check import Summed, check_episode, split_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS
 from memlayer_core.transfer.model import Conversation
 
@@ -304,7 +304,7 @@ def test_a_bad_answer_is_asked_for_again_with_what_was_wrong_and_then_nothing_is
 
 
 def test_an_episode_has_no_fault_and_is_split_from_what_stands_around_it() -> None:
-    said = Source("\n".join(one.text for one in SAID), 60, frozenset({"LATIN"}))
+    said = Summed("\n".join(one.text for one in SAID), 60, frozenset({"LATIN"}))
     for wrong, fault in (
         ("The user moves to Lisbon.", "unreadable"),
         (answer()[:60], "unreadable"),
