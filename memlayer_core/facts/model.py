@@ -560,6 +560,8 @@ class Evidence(Tabular):
         role: Who said it.
         kind: `"said"`: it made the record. `"confirmed"`: it says the same again. `"ended"`: it says that it is no longer true.
         said_at: When it was said.
+        valid_from: Since when the fact is true as it was said then, see `Record.valid_from`.
+        expires_at: Until when it is true as it was said then; None: nobody said.
         model: The name of the model that read it; "agent" if an agent quoted it.
     """
 
@@ -571,6 +573,8 @@ class Evidence(Tabular):
     role: Role = "user"
     kind: EvidenceKind = "said"
     said_at: datetime | None = None
+    valid_from: datetime | None = None
+    expires_at: datetime | None = None
     model: str | None = None
 
     __repr__ = line_of

@@ -252,11 +252,11 @@ _TOLD = sa.and_(
 """The condition that records have also begun, and have not ended. All of that depends on the clock alone."""
 _later = records.alias()
 _of_same = _later.c.namespace == records.c.namespace, _later.c.ordinal == records.c.ordinal
-_NEWEST = ~sa.exists().where(*_of_same, _later.c.version > records.c.version)
+NEWEST = ~sa.exists().where(*_of_same, _later.c.version > records.c.version)
 _ends = records.c.valid_until.is_not(None)
 _HELD = sa.and_(
     _TOLD,
-    _NEWEST,
+    NEWEST,
     sa.or_(_IN_FORCE, _ends),
     sa.or_(_ends, records.c.valid_from.is_not(None), records.c.created_at <= _NOW),
 )
@@ -395,7 +395,7 @@ def list_records(connection: sa.Connection, reader: Reader, which: RecordFilter)
     elif which.all_versions:
         mine = OWN
     elif which.every:  # also what ended without another fact in its place
-        mine = sa.and_(OWN, _NEWEST, sa.or_(_IN_FORCE, records.c.replaced_by == records.c.ordinal))
+        mine = sa.and_(OWN, NEWEST, sa.or_(_IN_FORCE, records.c.replaced_by == records.c.ordinal))
     else:
         mine = sa.and_(OWN, _IN_FORCE, _TOLD, _FREE)
     if which.about is not None and not (which.every or which.all_versions or which.record_id is not None):
@@ -534,9 +534,10 @@ what was learned from it."""
 _UNREAD = statements.rows_by(_SPOKEN.where(~_IS_LEFT_OUT), messages.c.key)
 _QUOTE = sa.func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start)
 _FIELDS = ("message_id", "session_id", "start", "end", "quote", "role", "kind", "model")
+_SAID = ("said_at", "valid_from", "expires_at")
 _ROWS = (
     sa.select(
-        *evidence.c["namespace", "ordinal", "start", "kind", "said_at", "model"],
+        *evidence.c["namespace", "ordinal", "start", "kind", "model", *_SAID],
         *messages.c["role", "utc_offset"],
         evidence.c.until.label("end"),
         messages.c.id.label("message_id"),
@@ -599,13 +600,19 @@ def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[st
 def add_evidence(
     connection: sa.Connection, owner: Scope, ordinal: int, statement: Claim, kind: model.EvidenceKind
 ) -> None:
-    """Let a record rest on the words of a statement, if it has any."""
-    if statement.quote is not None:
-        key, start, until = statement.quote
-        said_at = statements.to_micros(statement.record.first_observed)
-        row = {"ordinal": ordinal, "message": key, "start": start, "until": until, "model": statement.model}
-        row |= {"said_at": said_at, "text": statement.record.raw}
-        _insert(connection, owner, kind, [row])
+    """Let a fact rest on a statement: on the words of a message, or on what the application said, of message 0."""
+    said, quote = statement.record, statement.quote
+    if quote is None and said.subject is None:
+        return
+    key, start, until = quote or (0, 0, 0)
+    row = {"ordinal": ordinal, "message": key, "start": start, "until": until, "model": statement.model}
+    row |= {"text": said.raw, "said_at": in_micros(said.first_observed)}
+    row |= {name: in_micros(getattr(said, name)) for name in ("valid_from", "expires_at")}
+    more = {"targets": statement.targets, "is_correction": statement.is_correction}
+    times = {"begins_by": statement.begins_by, "valid_until": said.valid_until}
+    row["session_id"] = said.session_id if quote is None else None
+    row["more"] = json.dumps(more | {name: in_micros(at) for name, at in times.items()})
+    _insert(connection, owner, kind, [row])
 
 
 def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -644,8 +651,8 @@ def evidence_of(
     found: dict[tuple[str, int], list[Evidence]] = {}
     for some in statements.chunks(places):
         for row in connection.execute(_ROWS.where(_rests(some))):
-            said_at = statements.from_micros(row.said_at, row.utc_offset)
-            quote = Evidence(said_at=said_at, **{name: getattr(row, name) for name in _FIELDS})
+            times: Any = {name: in_time(getattr(row, name), row.utc_offset) for name in _SAID}
+            quote = Evidence(**times, **{name: getattr(row, name) for name in _FIELDS})
             found.setdefault((row.namespace, row.ordinal), []).append(quote)
     return {place: tuple(some) for place, some in found.items()}
 
@@ -654,7 +661,7 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
     """Return the keys of the messages that records rest on, by the records' numbers."""
     found: dict[int, list[int]] = {}
     for some in statements.chunks(sorted(ordinals)):
-        these = evidence.c.namespace == namespace, evidence.c.ordinal.in_(some)
+        these = evidence.c.namespace == namespace, evidence.c.ordinal.in_(some), evidence.c.message > 0
         for row in connection.execute(sa.select(evidence.c.ordinal, evidence.c.message).where(*these)):
             found.setdefault(row.ordinal, []).append(row.message)
     return found
@@ -663,23 +670,25 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
 def release_evidence(connection: sa.Connection, rows: Iterable[Any]) -> None:
     """Separate some records from their evidence. A mark of each message stays, so that it is not read again."""
     for some in statements.chunks(sorted({(row.namespace, row.ordinal) for row in rows})):
+        connection.execute(sa.delete(evidence).where(_rests(some), evidence.c.message == 0))
         freed = sa.update(evidence).where(_rests(some))
-        connection.execute(freed.values(ordinal=None, start=0, until=0, text=None))
+        connection.execute(freed.values(ordinal=None, start=0, until=0, text=None, more=None))
 
 
-_FORGOTTEN = "forgotten"
+FORGOTTEN = "forgotten"
+"""The kind of evidence that says that a record was deleted."""
 
 
 def note_forgotten(connection: sa.Connection, owner: Scope, numbers: Iterable[tuple[int, int]]) -> None:
     """Note the numbers of records that somebody deleted, and when each was made: no import brings them back."""
     rows = [{"ordinal": ordinal, "message": 0, "said_at": at} for ordinal, at in numbers]
-    _insert(connection, owner, _FORGOTTEN, rows)
+    _insert(connection, owner, FORGOTTEN, rows)
 
 
 def was_forgotten(connection: sa.Connection, owner: Scope, ordinal: int, at: int) -> bool:
     """Return whether somebody deleted the record that has a number and was made at a moment."""
     this = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.said_at == at
-    return connection.scalar(sa.select(sa.exists().where(*this, evidence.c.kind == _FORGOTTEN))) is True
+    return connection.scalar(sa.select(sa.exists().where(*this, evidence.c.kind == FORGOTTEN))) is True
 
 
 def counts(
@@ -697,7 +706,7 @@ def counts(
     users: dict[str, tuple[str, int, dict[str, int]]] = {
         row.namespace: (row.user_id, row.records, {}) for row in connection.execute(page)
     }
-    gone = sa.select(evidence).where(evidence.c.namespace.in_(users), evidence.c.kind == _FORGOTTEN)
+    gone = sa.select(evidence).where(evidence.c.namespace.in_(users), evidence.c.kind == FORGOTTEN)
     for row in connection.execute(gone.order_by(evidence.c.number)):
         user, _, deleted = users[row.namespace]
         deleted[memory_id(user, row.ordinal)] = row.said_at
@@ -719,9 +728,10 @@ def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
 
 
 def restore_evidence(
-    connection: sa.Connection, owner: Scope, ordinal: int, quotes: Sequence[Evidence]
+    connection: sa.Connection, record: Record, ordinal: int, quotes: Sequence[Evidence]
 ) -> None:
-    """Store the evidence of a record from elsewhere, for those of its messages that are here."""
+    """Store the evidence of a record from elsewhere, for those of its messages that are here; else what it says itself."""
+    owner, kinds = record.owner, set[str]()
     for quote in quotes:
         named = sessions.c.namespace == owner.namespace, sessions.c.session_id == quote.session_id
         numbers = connection.scalars(sa.select(sessions.c.number).where(*named)).all()
@@ -730,8 +740,15 @@ def restore_evidence(
         if key is None or rests_on(connection, owner.namespace, ordinal, key):
             continue
         row = {"ordinal": ordinal, "message": key, "start": quote.start, "until": quote.end}
-        row |= {"said_at": in_micros(quote.said_at) or 0, "model": quote.model, "text": quote.quote or None}
+        row |= {name: in_micros(getattr(quote, name)) for name in _SAID}
+        row |= {"said_at": row["said_at"] or 0, "model": quote.model, "text": quote.quote or None}
         _insert(connection, owner, quote.kind, [row])
+        kinds.add(quote.kind)
+    if kinds <= {"ended"}:
+        add_evidence(connection, owner, ordinal, Claim(record=record), "said")
+    elif record.valid_until is not None and record.replaced_by == record.memory_id and "ended" not in kinds:
+        last = replace(record, first_observed=record.updated_at)
+        add_evidence(connection, owner, ordinal, Claim(record=last), "ended")
 
 
 # What calls of models and of agents' tools did, in SQL. Each function runs in its caller's transaction.

@@ -6,6 +6,7 @@ the other, and there is no deadlock.
 Each version of a record has its own number, which is the key of its text: a key never means two texts.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -79,7 +80,7 @@ def revise(
         reads.release_evidence(connection, rows)
         merged = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
         _set(connection, records, *merged, about=None)
-        said = Claim(record=record, quote=quote, model="agent")
+        said = Claim(record=record, quote=quote, model="agent" if quote is not None else None)
         reads.add_evidence(connection, record.owner, ordinals[0], said, "said")
     return record
 
@@ -256,11 +257,6 @@ def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
     return connection.execute(sa.select(records).where(records.c.digest == digest, _IN_FORCE)).first()
 
 
-def _is_free(connection: sa.Connection, digest: bytes, number: int) -> bool:
-    """Return whether no record in force has these words, other than the one of this row."""
-    return getattr(same_words(connection, digest), "number", number) == number
-
-
 def _said_before(connection: sa.Connection, record: Record, now: datetime) -> Any | None:
     """Return the row of the record in force that says the same; None if there is none, or it has ended by now."""
     row = same_words(connection, check.digest(record))
@@ -301,30 +297,49 @@ def remember(connection: sa.Connection, statement: Claim, now: datetime) -> tupl
     """
     record, owner = statement.record, statement.record.owner
     hold(connection, owner)
-    same = _said_before(connection, record, now)
-    decision, old = Decision("add", "it is new"), list[Any]()
-    if record.key is not None or statement.quote is not None:  # only then may others be about the same
-        decision, old = _decide(connection, _known(connection, statement), statement, now)
-    if same is not None and not statement.ends and decision.kind != "confirm":
-        decision, old = Decision("confirm", "it says the same", (reads.record_of(same),)), [same]
-    match decision.kind:
-        case "refuse":
-            return decision, None
-        case "confirm":
-            _close(connection, old[1:], old[0].ordinal, decision.until, record.first_observed, now)
-            return decision, _confirm(connection, old[0], statement, now)
-        case "end":
-            for row in old:
-                never = _close(connection, [row], row.ordinal, decision.until, record.first_observed, now)
-                reopen_facts(connection, never, now)
-                reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
-            return decision, decision.old[0]
-    ordinal = count(connection, owner)
-    if decision.kind != "conflict":
-        record = _find_time(connection, statement, decision, old, ordinal, now)
+    decision, old = _decide(connection, statement, now)
+    if decision.kind == "refuse":
+        return decision, None
+    is_new = decision.kind not in {"confirm", "end"}
+    ordinal = count(connection, owner) if is_new else old[0].ordinal
+    record = _find_time(connection, statement, decision, old, ordinal, now)
+    if decision.kind == "confirm":
+        return decision, _confirm(connection, old[0], statement, now)
+    if decision.kind == "end":
+        for row in old:
+            reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
+        return decision, decision.old[0]
     made = add_version(connection, record, ordinal, now, is_filed=statement.quote is None)
     reads.add_evidence(connection, owner, ordinal, statement, "said")
     return decision, made
+
+
+def _decide(connection: sa.Connection, statement: Claim, now: datetime) -> tuple[Decision, list[Any]]:
+    """Decide what a statement does to facts. Returns also the rows of those that it is about."""
+    record, decision, rows = statement.record, Decision("add", "it is new"), list[Any]()
+    again = _said_before(connection, record, now)
+    if record.key is not None or statement.quote is not None:  # only then may others be about the same
+        rows = _known(connection, statement)
+        facts, last = list(map(reads.record_of, rows)), reads.last_said(connection, rows)
+        decision = reconcile(facts, statement, now, last)
+    if statement.ends or decision.kind in {"confirm", "end"} or decision.until is not None:
+        again = None
+    elif again is None and decision.kind == "add":
+        again = _ended_since(connection, record, now)
+    if again is not None:
+        return Decision("confirm", "it says the same", (reads.record_of(again),)), [again]
+    by_id = {memory_id(row.user_id, row.ordinal): row for row in rows}
+    return decision, [by_id[one.memory_id] for one in decision.old]
+
+
+def _ended_since(connection: sa.Connection, new: Record, now: datetime) -> Any | None:
+    """Return the row of a fact of the same value that has ended since a new one was said; None if there is none."""
+    if new.key is None or new.first_observed >= now:
+        return None
+    every, value = records.c, check.fold(new.value)
+    ended = every.replaced_by == every.ordinal, every.valid_until > to_micros(new.first_observed)
+    rows = connection.execute(sa.select(records).where(every.about == check.about(new), *ended))
+    return next((row for row in rows if check.fold(reads.record_of(row).value) == value), None)
 
 
 def _find_time(
@@ -335,15 +350,21 @@ def _find_time(
     ordinal: int,
     now: datetime,
 ) -> Record:
-    """Return a new fact with its number and the time that other facts leave it. What it replaces ends."""
+    """Let facts end as it was decided. Returns the record of the statement, with the time that others leave a new fact."""
     record, until, after = statement.record, decision.until, old[0].ordinal if old else ordinal
     said = record.first_observed
+    if decision.kind == "confirm":
+        _close(connection, old[1:], ordinal, until, said, now)
+    for row in old if decision.kind == "end" else ():
+        _reopen_before(connection, _close(connection, [row], row.ordinal, until, said, now), now)
+    if decision.kind not in {"add", "replace"}:
+        return record
     if decision.kind == "replace":
         record = _begin(record, statement, old, until)
     if record.key is not None and record.category != model.COLLECTION:
         after, until = _make_room(connection, record, ordinal, decision, after, now)
     if decision.kind == "replace":
-        goes_on = reopen_facts(connection, _close(connection, old, ordinal, until, said, now), now)
+        goes_on = _reopen_before(connection, _close(connection, old, ordinal, until, said, now), now)
         if record.modality != "denies":
             _close(connection, goes_on, ordinal, record.valid_from or said, said, now)
     elif until is not None and until <= now:  # it is of the past
@@ -372,15 +393,6 @@ def _known(connection: sa.Connection, statement: Claim) -> list[Any]:
     by_id = sa.and_(records.c.namespace == new.owner.namespace, records.c.ordinal.in_(named))
     by_key = records.c.about == check.about(new) if new.key is not None else by_id
     return list(connection.execute(sa.select(records).where(sa.or_(by_id, by_key), _IN_FORCE)))
-
-
-def _decide(
-    connection: sa.Connection, rows: Sequence[Any], statement: Claim, now: datetime
-) -> tuple[Decision, list[Any]]:
-    """Decide what a statement does to facts. Returns also the rows of those that it is about."""
-    facts = [reads.record_of(row) for row in rows]
-    decision = reconcile(facts, statement, now, reads.last_said(connection, rows))
-    return decision, [rows[facts.index(one)] for one in decision.old]
 
 
 def _make_room(
@@ -435,12 +447,17 @@ def _confirmed(connection: sa.Connection, row: Any, statement: Claim, now: datet
         last = reads.last_said(connection, [row]).get(known.memory_id, known.first_observed)
         if new.first_observed >= last:  # it goes on
             record = replace(record, valid_until=_next_beginning(connection, record, now))
+    return _beginning(connection, row, record)
+
+
+def _beginning(connection: sa.Connection, row: Any, record: Record) -> Record:
+    """Let what gave way to a fact end when it begins by now. If another one was so in between, it begins as before."""
     begins = reads.in_micros(record.valid_from)
     if begins is None or begins == row.valid_from:
         return record
     before = connection.scalar(sa.select(sa.func.max(records.c.valid_from)).where(_gave_way(row)))
     if before is not None and before >= begins:
-        return replace(record, valid_from=known.valid_from)  # another one was so in between
+        return replace(record, valid_from=reads.in_time(row.valid_from))
     _set(connection, records, _gave_way(row), valid_until=begins)
     return record
 
@@ -488,34 +505,20 @@ def _gave_way(row: Any) -> Any:
     return sa.and_(records.c.namespace == row.namespace, at, sa.or_(replaced, ends))
 
 
-def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: datetime) -> list[Any]:
-    """Put facts in force again whose successors are deleted, or were never true. Returns their rows.
-
-    If a deleted one had a successor, this one succeeds now.
-
-    Args:
-        connection: In a transaction that writes. The owner's records are locked.
-        deleted_rows: The rows of the successors' newest versions.
-        now: The present.
-    """
+def _reopen_before(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
+    """Put facts in force again that gave way to others, which were never true. Returns their rows."""
     opened: list[Any] = []
-    for row in deleted_rows:
+    for row in rows:
         gave_way = records.c.namespace == row.namespace, records.c.replaced_by == row.ordinal
         closed = sa.and_(*gave_way, records.c.ordinal != row.ordinal, records.c.about.is_not(None))
-        if row.replaced_by not in {None, row.ordinal}:
-            after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
-            before = connection.execute(sa.select(records).where(closed)).all()
-            _set(connection, records, closed, **after)
-            _join_equal(connection, before, row.replaced_by, now)
-            continue
-        former = sa.select(records).where(sa.or_(closed, _gave_way(row)))
-        opened += _reopen(connection, connection.execute(former).all(), now)
+        former = connection.execute(sa.select(records).where(sa.or_(closed, _gave_way(row)))).all()
+        opened += _reopen(connection, former, now)
     return opened
 
 
 def _reopen(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
     """Put facts in force again until the next one begins, unless others have their words. Returns their rows."""
-    free = [one for one in rows if _is_free(connection, bytes(one.digest), one.number)]
+    free = [one for one in rows if same_words(connection, bytes(one.digest)) in {None, one}]
     for one in free:
         record = reads.record_of(one)
         until = reads.in_micros(_next_beginning(connection, record, now))
@@ -525,22 +528,6 @@ def _reopen(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> li
         if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
             _file(connection, one.number, record, now)
     return free
-
-
-def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
-    """Join two facts that say the same, since the fact between them is deleted."""
-    every = records.c
-    for row in rows:
-        later, first = _versions(connection, row.namespace, successor)[-1:], reads.record_of(row)
-        if not later or _says(second := reads.record_of(later[0])) != _says(first):
-            continue
-        joined = replace(check.merge(second, [first]), valid_from=first.valid_from)
-        _rewrite(connection, later[0], joined)
-        of_it = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
-        _set(connection, evidence, *of_it, ordinal=successor)
-        gave_way = every.namespace == row.namespace, every.replaced_by == row.ordinal
-        _set(connection, records, *gave_way, every.ordinal != row.ordinal, replaced_by=successor)
-        delete_records(connection, _versions(connection, row.namespace, row.ordinal), now)
 
 
 def _says(record: Record) -> tuple[object, ...]:
@@ -558,21 +545,10 @@ def restore(
     stored = _restore(connection, versions, now)
     row = same_words(connection, check.digest(newest))
     if stored is not None:
-        reads.restore_evidence(connection, newest.owner, stored, quotes)
-    if row is None or stored is None:
-        return stored is not None, getattr(row, "ordinal", None)
-    if None in (newest.subject, newest.key) or newest.archived_because is not None:
-        return True, row.ordinal
-    statement = Claim(record=newest)
-    peers = [one for one in _known(connection, statement) if one.number != row.number]
-    decision, old = _decide(connection, peers, statement, now)
-    if decision.kind == "replace":
-        _close(connection, old, row.ordinal, decision.until, newest.first_observed, now)
-    elif decision.kind == "confirm":
-        _close(connection, [row], old[0].ordinal, None, now, now)
-    elif decision.until is not None:
-        _close(connection, [row], row.ordinal, decision.until, decision.until, now)
-    return True, row.ordinal
+        reads.restore_evidence(connection, newest, stored, quotes)
+    if row is not None and stored is not None and newest.key is not None and newest.archived_because is None:
+        replay(connection, [row], now)
+    return stored is not None, getattr(row, "ordinal", None)
 
 
 def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: datetime) -> int:
@@ -596,7 +572,7 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
     lock_messages(connection, chain(*sources.values()))
     texts.lock_owners(connection, _names_of(reach))
     rows = _erase(connection, reach, gone, now)
-    reopen_facts(connection, [row], now)
+    replay(connection, [row], now)
     return len({one.ordinal for one in rows if one.about is not None} | {ordinal})
 
 
@@ -622,7 +598,7 @@ def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment
 
 
 def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) -> None:
-    """Delete evidence that meets a condition, and records without other evidence. Facts that these replaced are in force again."""
+    """Delete evidence that meets a condition, and records without other evidence: as if nobody had ever said it."""
     owners = connection.scalars(sa.select(evidence.c.namespace).where(condition).distinct()).all()
     if not owners:
         return
@@ -630,63 +606,150 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
     rows = connection.execute(sa.delete(evidence).where(condition).returning(evidence)).all()
     place = attrgetter("namespace", "ordinal")
     of_records = sorted((row for row in rows if row.ordinal is not None), key=place)
-    for (namespace, ordinal), of_one in groupby(of_records, key=place):
-        withdrawn = list(of_one)
-        mentions = sum(row.kind != "ended" for row in withdrawn)
-        versions = _versions(connection, namespace, ordinal)
-        if versions and mentions < len(withdrawn) and versions[-1].replaced_by in {None, ordinal}:
-            _reopen(connection, versions[-1:], now)
-            versions = _versions(connection, namespace, ordinal)
-        if not versions or not mentions:
-            continue
-        left = versions[-1].mentions - mentions
-        others, gone = _left(connection, versions[-1]), {row.text for row in withdrawn}
-        gone |= {versions[-1].text for row in withdrawn if row.kind == "said"}
-        says = versions[-1].text not in gone - {row.text for row in others}
-        if left > 0 and (says or _retell(connection, versions, others, now)):
-            _set(connection, records, records.c.number == versions[-1].number, mentions=left)
-            continue
-        delete_records(connection, versions, now)
-        reopen_facts(connection, versions[-1:], now)
+    touched: list[Any] = []
+    for (namespace, ordinal), some in groupby(of_records, key=place):
+        withdrawn, versions = list(some), _versions(connection, namespace, ordinal)
+        if versions:
+            left = versions[-1].mentions - sum(row.kind != "ended" for row in withdrawn)
+            gone = {row.text for row in withdrawn}
+            if "said" in {row.kind for row in withdrawn}:
+                gone.add(versions[-1].text)
+            touched.append(_without(connection, versions, gone, left, now))
+    replay(connection, touched, now)
 
 
-def _left(connection: sa.Connection, row: Any) -> Sequence[Any]:
-    """Return the remaining evidence that says what a record says, in the order in which it was said."""
-    these = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
-    with_words = evidence.c.kind != "ended", evidence.c.text.is_not(None)
-    query = sa.select(evidence).where(*these, *with_words)
-    return connection.execute(query.order_by(evidence.c.said_at, evidence.c.number)).all()
+def said_in(owner: Scope, session_id: str) -> Any:
+    """Return the condition on evidence that an application said it in a session, or in one below it."""
+    here = evidence.c.message == 0, statements.is_within(evidence.c.session_id, session_id)
+    agent = sa.true() if owner.agent_id is None else evidence.c.agent_id == owner.agent_id
+    return sa.and_(evidence.c.namespace == owner.namespace, agent, *here)
 
 
-def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[Any], now: datetime) -> bool:
-    """Let a record say what its remaining evidence says, from that time on. Returns False if another record says that already."""
-    for one in versions:
-        record = reads.record_of(one)
-        new = replace(record, raw=rest[0].text if rest else record.value or record.raw, summary=None)
-        if rest:
-            said = statements.from_micros(rest[0].said_at)
-            new = replace(new, first_observed=said, occurred_at=said, valid_from=record.valid_from and said)
-        if one.replaced_by is None and not _is_free(connection, check.digest(new), one.number):
-            return False
-        _rewrite(connection, one, new)
-        if texts.existing_keys(connection, [one.number]):
+def _without(
+    connection: sa.Connection, versions: Sequence[Any], gone: set[str | None], mentions: int, now: datetime
+) -> Any:
+    """Let a record not say some words any more, unless other evidence does; without any, delete it. Returns its newest row."""
+    of_it = evidence.c.namespace == versions[0].namespace, evidence.c.ordinal == versions[0].ordinal
+    left = connection.execute(sa.select(evidence).where(*of_it).order_by(evidence.c.number)).all()
+    words = [row.text for row in left if row.kind != "ended"]
+    for one in versions if left else ():
+        record = replace(reads.record_of(one), mentions=max(1, mentions), session_id=None)
+        if one.text in gone.difference(words):
+            record = replace(record, raw=words[0] if words else record.value or record.raw, summary=None)
             take_away(connection, [one], now)
-            _file(connection, one.number, new, now)
-    return True
+        _rewrite(connection, one, replace(record, replaced_by=record.replaced_by or record.memory_id))
+    if not left:
+        delete_records(connection, versions, now)
+    return versions[-1]
 
 
-def keep_left(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
-    """Let records of a forgotten session say what other sessions say. Returns the rows of those that no other session says."""
-    gone: list[Any] = []
-    for _, some in groupby(rows, key=lambda row: (row.namespace, row.ordinal)):
-        versions = list(some)
-        left = _left(connection, versions[-1])
-        if not (left and _retell(connection, versions, left, now)):
-            gone += versions
-            continue
-        numbers = records.c.number.in_([one.number for one in versions])
-        _set(connection, records, numbers, session_id=None, mentions=len(left))
-    return gone
+# Decides anew about facts when something that was said of them is deleted.
+
+
+def replay(connection: sa.Connection, touched: Sequence[Any], now: datetime) -> None:
+    """Let what is left about the subjects and keys of some facts decide anew, as if nothing else had ever been said.
+
+    Args:
+        connection: In a transaction that writes. The owners' records are locked.
+        touched: Rows of the newest versions of facts that are deleted, or rest on less than before.
+        now: The present.
+    """
+    for namespace in {row.namespace for row in touched if row.about is not None}:
+        rows = _linked(connection, [row for row in touched if row.namespace == namespace])
+        here, told = {row.ordinal: row for row in rows}, set[int]()
+        for quote in _hide(connection, namespace, here):
+            _tell_again(connection, here[quote.ordinal], quote, told, now)
+        filed = texts.existing_keys(connection, [row.number for row in rows])
+        quoted = reads.sources_of(connection, namespace, told)
+        for row in rows:
+            versions = _versions(connection, namespace, row.ordinal)
+            is_told = row.ordinal in told and versions[-1].replaced_by is None
+            if row.number in filed and not is_told:
+                take_away(connection, [row], now)
+            if row.ordinal not in told:
+                delete_records(connection, versions, now)
+            elif is_told and row.number not in filed and row.ordinal not in quoted:
+                _file(connection, row.number, reads.record_of(versions[-1]), now)
+
+
+def _linked(connection: sa.Connection, touched: Sequence[Any]) -> Sequence[Any]:
+    """Return the rows of the newest versions of all facts that may have changed each other."""
+    every, known, size = records.c, {row.ordinal: row for row in touched}, 0
+    while size < len(known):
+        size = len(known)
+        abouts, numbers = {row.about for row in known.values()}, {row.replaced_by for row in known.values()}
+        numbers |= known.keys()
+        linked = sa.or_(every.about.in_(abouts), every.replaced_by.in_(numbers), every.ordinal.in_(numbers))
+        these = every.namespace == touched[0].namespace, linked, every.about.is_not(None), reads.NEWEST
+        found = connection.execute(sa.select(records).where(*these)).all()
+        known |= {row.ordinal: row for row in found}
+    return found
+
+
+def _hide(connection: sa.Connection, namespace: str, here: Collection[int]) -> Sequence[Any]:
+    """Take facts out of force, and their evidence from them, until it is told again. Returns the evidence."""
+    these = (
+        evidence.c.namespace == namespace,
+        evidence.c.ordinal.in_(here),
+        evidence.c.kind != reads.FORGOTTEN,
+    )
+    quotes = connection.execute(sa.select(evidence).where(*these).order_by(evidence.c.number)).all()
+    _set(connection, evidence, *these, ordinal=None)
+    hidden = records.c.namespace == namespace, records.c.ordinal.in_(here), records.c.about.is_not(None)
+    _set(connection, records, *hidden, about=None, replaced_by=records.c.ordinal)
+    return quotes
+
+
+def _tell_again(connection: sa.Connection, row: Any, quote: Any, told: set[int], now: datetime) -> None:
+    """Decide about a statement once more.
+
+    Args:
+        connection: In a transaction that writes.
+        row: The fact that it made, confirmed or ended before.
+        quote: The row of evidence.
+        told: The numbers of the facts that are told again; it is changed.
+        now: The present.
+    """
+    statement = _claim_of(row, quote, is_told=row.ordinal in told)
+    decision, old = _decide(connection, statement, now)
+    is_new = decision.kind not in {"confirm", "end"}
+    kind: model.EvidenceKind = "said" if is_new else "confirmed" if decision.kind == "confirm" else "ended"
+    ordinal = row.ordinal if is_new else old[0].ordinal
+    if is_new and ordinal in told:
+        ordinal = count(connection, statement.record.owner)
+    record = _find_time(connection, statement, decision, old, ordinal, now)
+    if kind == "confirmed":
+        known, record = reads.record_of(old[0]), _confirmed(connection, old[0], statement, now)
+        same = {name: getattr(known, name) for name in ("confidence", "importance", "updated_at", "mentions")}
+        if row.ordinal not in {ordinal, *told}:
+            same["mentions"] += row.mentions
+        _rewrite(connection, old[0], replace(record, **same))
+    elif is_new and ordinal != row.ordinal:
+        add_version(connection, replace(record, mentions=1, version=1), ordinal, now, is_filed=False)
+    elif is_new:
+        _set(connection, records, records.c.number == row.number, **reads.columns_of(record))
+    told.add(ordinal)
+    _set(connection, evidence, evidence.c.number == quote.number, ordinal=ordinal, kind=kind)
+
+
+def _claim_of(row: Any, quote: Any, *, is_told: bool) -> Claim:
+    """Return what was said when evidence was found, about a fact that is told again already if `is_told`."""
+    more, ends, known = json.loads(quote.more or "{}"), quote.kind == "ended", reads.record_of(row)
+    times = {
+        "valid_from": quote.valid_from,
+        "expires_at": quote.expires_at,
+        "valid_until": more.pop("valid_until", None),
+    }
+    said: Any = {name: reads.in_time(at) for name, at in times.items()}
+    said |= dict.fromkeys(("first_observed", "occurred_at"), statements.from_micros(quote.said_at))
+    said |= {"session_id": quote.session_id, "mentions": max(1, row.mentions), "replaced_by": None}
+    if quote.text not in {None, known.raw}:
+        said |= {"raw": quote.text, "summary": None}
+    more["begins_by"] = reads.in_time(more.get("begins_by"))
+    more["targets"] = ((known.memory_id,) if is_told else ()) if ends else tuple(more.get("targets", ()))
+    return Claim(
+        record=replace(known, **said), quote=(quote.message, quote.start, quote.until), ends=ends, **more
+    )
 
 
 def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, sa.Row[Any]]:

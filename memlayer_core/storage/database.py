@@ -237,7 +237,7 @@ def damage_error(problem: str) -> errors.JournalCorruptError:
 
 # The version of the journal's tables. A new store is made in it; a store of another version is refused.
 
-SCHEMA_VERSION = 29
+SCHEMA_VERSION = 30
 """Goes up when a table changes, or the terms of texts. Versions 1 to 13 were never released: no step leads on from them."""
 
 

@@ -229,8 +229,8 @@ evidence = _serial_table(
     *_always(sa.String(12), "kind"),
     *_always(sa.BigInteger, "message", "said_at"),
     *_always(sa.Integer, "start", "until"),
-    *_maybe(sa.BigInteger, "ordinal"),
-    *_maybe(sa.Text, "agent_id", "model", "text"),
+    *_maybe(sa.BigInteger, "ordinal", "valid_from", "expires_at"),
+    *_maybe(sa.Text, "agent_id", "session_id", "model", "text", "more"),
     sa.Index("memlayer_evidence_message", "message"),
     sa.Index("memlayer_evidence_record", "namespace", "ordinal"),
 )

@@ -57,13 +57,14 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     gone = writes.delete_sessions(connection, rows, within, now)
     alone = rows if reach.reach().session_id is not None else ()  # without a user, each agent's is apart
     owners = {Scope.of_user(row.user_id, tenant_id=row.tenant_id, agent_id=row.agent_id) for row in alone}
+    if reach.session_id is not None:
+        for owner in {reach, *owners}:
+            records_writes.withdraw_evidence(connection, records_writes.said_in(owner, reach.session_id), now)
     found = (one for owner in {reach, *owners} for one in records_writes.list_rows(connection, owner))
     kept = sorted({row.number: row for row in found}.values(), key=lambda row: (row.namespace, row.ordinal))
-    if reach.session_id is not None:
-        kept = records_writes.keep_left(connection, kept, now)
     forgotten = records_writes.delete_records(connection, kept, now)
     heads = {(row.namespace, row.ordinal): row for row in sorted(kept, key=lambda row: row.version)}
-    records_writes.reopen_facts(connection, list(heads.values()), now)
+    records_writes.replay(connection, list(heads.values()), now)
     if rows or forgotten:
         writes.leave(connection, names)
     if reach.agent_id is not None or reach.session_id is not None:
