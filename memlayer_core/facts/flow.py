@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from memlayer_core.errors import InvalidRecordError, errors_as
 from memlayer_core.events import RecordStored
-from memlayer_core.facts import check, model as facts_model, reads, writes
+from memlayer_core.facts import check, model, reads, writes
 from memlayer_core.message import with_offset
 from memlayer_core.messages.check import check_page
 from memlayer_core.messages.model import ForgetReport
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 # Writes, changes, lists and deletes records for a caller.
 
 
-def _recorded(record: facts_model.Record, *_: object) -> Outcome:
+def _recorded(record: model.Record, *_: object) -> Outcome:
     return Outcome(1, record_id=record.memory_id, contents=lambda: [record.text])
 
 
 @traced("upsert_memory", "remember", _recorded)
-def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) -> facts_model.Record:
+def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) -> model.Record:
     """Check a record and store it; an equal one is confirmed instead. A record with a key is a fact, and may replace others.
 
     Raises:
@@ -48,7 +48,7 @@ def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) ->
             )
         text = own.strip()
     said = prepare_record(rt, check.new_record(scope, text, fields, now))
-    statement = facts_model.Claim(record=said, narrows=check.names_access(fields))
+    statement = model.Claim(record=said, narrows=check.names_access(fields))
     decision, record = rt.db.write(writes.remember, statement, now)
     if record is None:
         raise InvalidRecordError(
@@ -84,7 +84,7 @@ def revise(
     merge: Iterable[str],
     fields: Mapping[str, Any],
     quote: tuple[int, int, int] | None = None,
-) -> facts_model.Record:
+) -> model.Record:
     """Change a record, and merge others into it. It rests on the quote, if there is one."""
     others = list(dict.fromkeys(check.list_of("merge", merge)))
     if record_id in others:
@@ -92,7 +92,7 @@ def revise(
             f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
         )
 
-    def change(existing: facts_model.Record, absorb: Sequence[facts_model.Record]) -> facts_model.Record:
+    def change(existing: model.Record, absorb: Sequence[model.Record]) -> model.Record:
         changed = check.next_version(existing, absorb, text, fields, now)
         ready = prepare_record(rt, replace(changed, archived_because=None))
         if ready == existing or ready.version > existing.version:
@@ -106,23 +106,21 @@ def revise(
     return record
 
 
-def records(
-    rt: Journal, reach: Scope, record_filter: facts_model.RecordFilter, roles: object
-) -> list[facts_model.Record]:
+def records(rt: Journal, reach: Scope, which: model.RecordFilter, roles: object) -> list[model.Record]:
     """Return a user's records, the last written first."""
     reader = reader_of(rt, reach, roles)
-    check_page(record_filter.limit, record_filter.offset)
-    record_filter = replace(record_filter, tags=check.list_of("tags", record_filter.tags))
-    check.check_filter(record_filter)
+    check_page(which.limit, which.offset)
+    which = replace(which, tags=check.list_of("tags", which.tags))
+    check.check_filter(which)
     with errors_as(InvalidRecordError):
-        moment = with_offset(record_filter.as_of, "as_of")
-    return ViewList("Records", rt.db.read(reads.list_records, reader, replace(record_filter, as_of=moment)))
+        moment = with_offset(which.as_of, "as_of")
+    return ViewList("Records", rt.db.read(reads.list_records, reader, replace(which, as_of=moment)))
 
 
-def profile(rt: Journal, reach: Scope) -> dict[str, facts_model.Record]:
+def profile(rt: Journal, reach: Scope) -> dict[str, model.Record]:
     """Return the facts in force of a user by key. Of several under one key, a stated one counts, then the surest, then the last."""
     reader = reader_of(rt, reach, ())
-    found = rt.db.read(reads.list_records, reader, facts_model.RecordFilter(about=facts_model.USER))
+    found = rt.db.read(reads.list_records, reader, model.RecordFilter(about=model.USER))
     facts = {one.key: one for one in sorted(found, key=check.place_under_key) if one.modality == "states"}
     least = rt.settings.recall_confidence - check.TOLERANCE
     return {key: one for key, one in facts.items() if key is not None and one.confidence >= least}
@@ -132,42 +130,40 @@ def forget_record(rt: Journal, reach: Scope, record_id: str) -> ForgetReport:
     """Delete a record, all its versions, and the facts that it had ended. The caller wakes the worker."""
     gone = rt.db.write(writes.forget_fact, reach, record_id, rt.now())
     if not gone:
-        raise facts_model.no_record(reach, record_id)
+        raise model.no_record(reach, record_id)
     return ForgetReport(0, 0, gone)
 
 
-def why(rt: Runtime, reach: Scope, record_id: str) -> facts_model.Why:
+def why(rt: Runtime, reach: Scope, record_id: str) -> model.Why:
     """Return the evidence of a record, and the records before and after it."""
     return rt.db.read(_why, rt, reader_of(rt, reach, ()), record_id)
 
 
-def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[facts_model.LedgerEntry]:
+def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[model.LedgerEntry]:
     """Return what calls of models and of agents' tools did for a user, the last one first."""
     check_page(limit, offset)
     return ViewList("Calls", rt.db.read(reads.newest_outcomes, reach, limit, offset))
 
 
-def note(
-    rt: Runtime, scope: Scope, task: facts_model.Task, outcome: facts_model.LedgerOutcome, **more: Any
-) -> None:
+def note(rt: Runtime, scope: Scope, task: model.Task, outcome: model.LedgerOutcome, **more: Any) -> None:
     """Write what a call did into the ledger. `more` are other fields of a `LedgerEntry`."""
     rt.db.write(reads.note_outcome, scope, rt.now(), task, outcome, **more)
 
 
-def _why(connection: Connection, rt: Runtime, reader: facts_model.Reader, record_id: str) -> facts_model.Why:
-    place = reader.reach.namespace, facts_model.ordinal_of(record_id)[1]
+def _why(connection: Connection, rt: Runtime, reader: model.Reader, record_id: str) -> model.Why:
+    place = reader.reach.namespace, model.ordinal_of(record_id)[1]
 
-    def versions_of(one: str | None) -> list[facts_model.Record]:
-        wanted = facts_model.RecordFilter(one, all_versions=True)
+    def versions_of(one: str | None) -> list[model.Record]:
+        wanted = model.RecordFilter(one, all_versions=True)
         return [] if one is None else reads.list_records(connection, reader, wanted)
 
     versions = versions_of(record_id)
     if not versions:
-        raise facts_model.no_record(reader.reach, record_id)
+        raise model.no_record(reader.reach, record_id)
     newest, *earlier = versions
     after = versions_of(newest.replaced_by if newest.replaced_by != record_id else None)
     quotes = reads.evidence_of(connection, [place]).get(place, ())
-    return facts_model.Why(
+    return model.Why(
         newest,
         tuple(replace(one, quote=rt.redact(one.quote)) for one in quotes),
         tuple(earlier),
@@ -176,12 +172,12 @@ def _why(connection: Connection, rt: Runtime, reader: facts_model.Reader, record
     )
 
 
-def reader_of(rt: Journal, reach: Scope, roles: object) -> facts_model.Reader:
+def reader_of(rt: Journal, reach: Scope, roles: object) -> model.Reader:
     """Return the reader, for whom the thresholds of the settings count."""
-    return facts_model.Reader(reach, rt.now(), check.roles_of(roles), rt.settings)
+    return model.Reader(reach, rt.now(), check.roles_of(roles), rt.settings)
 
 
-def prepare_record(rt: Runtime, record: facts_model.Record) -> facts_model.Record:
+def prepare_record(rt: Runtime, record: model.Record) -> model.Record:
     """Return a checked record as the redactor leaves it.
 
     Raises:
@@ -198,7 +194,7 @@ def prepare_record(rt: Runtime, record: facts_model.Record) -> facts_model.Recor
     return record
 
 
-def announce(rt: Runtime, record: facts_model.Record) -> None:
+def announce(rt: Runtime, record: model.Record) -> None:
     """Publish the event of a record that was stored, and wake the worker."""
     namespace = record.owner.namespace
     rt.emit(RecordStored(namespace, record.memory_id, record.version, record.mentions))
@@ -271,13 +267,13 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
         InvalidRecordError: It cannot be stored; nothing was written.
     """
     reason, since = "", assertion.since
-    fields: facts_model.RecordFields = {} if since is None else {"valid_from": since}
+    fields: model.RecordFields = {} if since is None else {"valid_from": since}
     if assertion.key:
         fields |= {"key": assertion.key, "value": assertion.value or None}
     if assertion.quote is not None:
         try:
             words = _quoted(rt, scope, assertion.quote, assertion.value or None)
-        except facts_model.RefusedError as problem:
+        except model.RefusedError as problem:
             reason = str(problem)
         else:
             if scope.reach().session_id is None:
@@ -290,7 +286,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
 
 def correct(
     rt: Runtime, scope: Scope, record_id: str, text: str, value: str | None, reason: str, quote: str | None
-) -> facts_model.Record:
+) -> model.Record:
     """Give a record a new version. What the user said is corrected only by words of the user; these are its new text.
 
     Args:
@@ -308,7 +304,7 @@ def correct(
     """
     record = _record(rt, scope, record_id)
     correction = {"by": "agent", "reason": reason}
-    fields: facts_model.RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
+    fields: model.RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
     place = _words_of_user(rt, scope, "correct", record, quote, value if record.key is not None else None)
     if place is not None:
         message, start, end = place
@@ -339,12 +335,12 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
     rt.wake()
 
 
-def _record(rt: Runtime, scope: Scope, record_id: str) -> facts_model.Record:
+def _record(rt: Runtime, scope: Scope, record_id: str) -> model.Record:
     reader = reader_of(rt, scope.reach(), ())
-    found = rt.db.read(reads.list_records, reader, facts_model.RecordFilter(record_id, limit=1))
+    found = rt.db.read(reads.list_records, reader, model.RecordFilter(record_id, limit=1))
     if not found:
         hint = "What is found in the memory is told with its record's id: look it up first."
-        raise facts_model.no_record(scope, record_id, hint)
+        raise model.no_record(scope, record_id, hint)
     return found[0]
 
 
@@ -355,27 +351,22 @@ def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> 
         RefusedError: There are none.
     """
     if quote is None or not quote.strip():
-        raise facts_model.RefusedError("no words of the user are quoted")
+        raise model.RefusedError("no words of the user are quoted")
     most = rt.settings.indexed_characters
     for message in rt.db.read(reads.last_spoken, scope, _SEARCHED):
         place = check.place_of(quote, rt.without_told(scope.namespace, message.text[:most], " "))
         if place is None:
             continue
         if value is not None and check.place_of(value, message.text[slice(*place)]) is None:
-            raise facts_model.RefusedError("the words that are quoted do not name the value")
+            raise model.RefusedError("the words that are quoted do not name the value")
         if rt.redact(message.text) != message.text:
-            raise facts_model.RefusedError("the message with these words is redacted")
+            raise model.RefusedError("the message with these words is redacted")
         return message, *place
-    raise facts_model.RefusedError("the user has not said these words in this conversation")
+    raise model.RefusedError("the user has not said these words in this conversation")
 
 
 def _words_of_user(
-    rt: Runtime,
-    scope: Scope,
-    verb: facts_model.Task,
-    record: facts_model.Record,
-    quote: str | None,
-    value: str | None,
+    rt: Runtime, scope: Scope, verb: model.Task, record: model.Record, quote: str | None, value: str | None
 ) -> tuple[Any, int, int] | None:
     """Return what `_quoted` does; None if there is nothing, and the record is an agent's conclusion.
 
@@ -384,7 +375,7 @@ def _words_of_user(
     """
     try:
         return _quoted(rt, scope, quote, value)
-    except facts_model.RefusedError as problem:
+    except model.RefusedError as problem:
         if record.is_inferred:
             return None
         note(rt, scope, verb, "refused", reason=str(problem), record_ids=(record.memory_id,))
@@ -395,31 +386,31 @@ def _words_of_user(
 
 
 def _store(
-    rt: Runtime, scope: Scope, message: Any, start: int, end: int, fields: facts_model.RecordFields
+    rt: Runtime, scope: Scope, message: Any, start: int, end: int, fields: model.RecordFields
 ) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
     words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
-    fields |= {"confidence": _CONFIDENCE, "subject": facts_model.USER, "modality": "states"}
+    fields |= {"confidence": _CONFIDENCE, "subject": model.USER, "modality": "states"}
     if "key" in fields:
         fields["category"] = "state"
     record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
     valid_from = fields.get("valid_from") or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
     record = prepare_record(rt, record)
-    statement = facts_model.Claim(record=record, quote=(message.key, start, end), model="agent")
+    statement = model.Claim(record=record, quote=(message.key, start, end), model="agent")
 
-    def enter(connection: Connection) -> facts_model.Record:
+    def enter(connection: Connection) -> model.Record:
         if not writes.unchanged(connection, [message], unread=False):
-            raise facts_model.RefusedError("the message was changed meanwhile")
+            raise model.RefusedError("the message was changed meanwhile")
         decision, made = writes.remember(connection, statement, rt.now())
         if made is None:
-            raise facts_model.RefusedError(decision.reason)
+            raise model.RefusedError(decision.reason)
         return made
 
     try:
         stored = rt.db.write(enter)
-    except facts_model.RefusedError as problem:
+    except model.RefusedError as problem:
         note(rt, scope, "record", "refused", reason=str(problem))
         return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()

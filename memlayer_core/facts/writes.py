@@ -506,28 +506,25 @@ def _gave_way(row: Any) -> Any:
 
 
 def _reopen_before(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
-    """Put facts in force again that gave way to others, which were never true. Returns their rows."""
+    """Put facts in force again that gave way to others, which were never true. Returns their rows.
+
+    They hold until the next one begins. If another fact has their words, they stay as they are.
+    """
     opened: list[Any] = []
     for row in rows:
         gave_way = records.c.namespace == row.namespace, records.c.replaced_by == row.ordinal
         closed = sa.and_(*gave_way, records.c.ordinal != row.ordinal, records.c.about.is_not(None))
-        former = connection.execute(sa.select(records).where(sa.or_(closed, _gave_way(row)))).all()
-        opened += _reopen(connection, former, now)
+        for one in connection.execute(sa.select(records).where(sa.or_(closed, _gave_way(row)))).all():
+            if same_words(connection, bytes(one.digest)) not in {None, one}:
+                continue
+            record, is_filed = reads.record_of(one), texts.existing_keys(connection, [one.number])
+            until = reads.in_micros(_next_beginning(connection, record, now))
+            again = {"replaced_by": None, "valid_until": until, "updated_at": to_micros(now)}
+            _set(connection, records, records.c.number == one.number, **again)
+            if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
+                _file(connection, one.number, record, now)
+            opened.append(one)
     return opened
-
-
-def _reopen(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
-    """Put facts in force again until the next one begins, unless others have their words. Returns their rows."""
-    free = [one for one in rows if same_words(connection, bytes(one.digest)) in {None, one}]
-    for one in free:
-        record = reads.record_of(one)
-        until = reads.in_micros(_next_beginning(connection, record, now))
-        again = {"replaced_by": None, "valid_until": until, "updated_at": to_micros(now)}
-        _set(connection, records, records.c.number == one.number, **again)
-        is_filed = texts.existing_keys(connection, [one.number])
-        if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
-            _file(connection, one.number, record, now)
-    return free
 
 
 def _says(record: Record) -> tuple[object, ...]:
@@ -618,11 +615,10 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
     replay(connection, touched, now)
 
 
-def said_in(owner: Scope, session_id: str) -> Any:
+def said_in(reach: Scope, session_id: str) -> Any:
     """Return the condition on evidence that an application said it in a session, or in one below it."""
     here = evidence.c.message == 0, statements.is_within(evidence.c.session_id, session_id)
-    agent = sa.true() if owner.agent_id is None else evidence.c.agent_id == owner.agent_id
-    return sa.and_(evidence.c.namespace == owner.namespace, agent, *here)
+    return sa.and_(reads.whose(evidence, reach), *here)
 
 
 def _without(
@@ -688,12 +684,9 @@ def _linked(connection: sa.Connection, touched: Sequence[Any]) -> Sequence[Any]:
 
 def _hide(connection: sa.Connection, namespace: str, here: Collection[int]) -> Sequence[Any]:
     """Take facts out of force, and their evidence from them, until it is told again. Returns the evidence."""
-    these = (
-        evidence.c.namespace == namespace,
-        evidence.c.ordinal.in_(here),
-        evidence.c.kind != reads.FORGOTTEN,
-    )
-    quotes = connection.execute(sa.select(evidence).where(*these).order_by(evidence.c.number)).all()
+    every = evidence.c
+    these = every.namespace == namespace, every.ordinal.in_(here), every.kind != reads.FORGOTTEN
+    quotes = connection.execute(sa.select(evidence).where(*these).order_by(every.number)).all()
     _set(connection, evidence, *these, ordinal=None)
     hidden = records.c.namespace == namespace, records.c.ordinal.in_(here), records.c.about.is_not(None)
     _set(connection, records, *hidden, about=None, replaced_by=records.c.ordinal)
@@ -735,21 +728,16 @@ def _tell_again(connection: sa.Connection, row: Any, quote: Any, told: set[int],
 def _claim_of(row: Any, quote: Any, *, is_told: bool) -> Claim:
     """Return what was said when evidence was found, about a fact that is told again already if `is_told`."""
     more, ends, known = json.loads(quote.more or "{}"), quote.kind == "ended", reads.record_of(row)
-    times = {
-        "valid_from": quote.valid_from,
-        "expires_at": quote.expires_at,
-        "valid_until": more.pop("valid_until", None),
-    }
-    said: Any = {name: reads.in_time(at) for name, at in times.items()}
+    said: Any = {name: reads.in_time(getattr(quote, name)) for name in ("valid_from", "expires_at")}
+    said["valid_until"] = reads.in_time(more.pop("valid_until", None))
     said |= dict.fromkeys(("first_observed", "occurred_at"), statements.from_micros(quote.said_at))
     said |= {"session_id": quote.session_id, "mentions": max(1, row.mentions), "replaced_by": None}
     if quote.text not in {None, known.raw}:
         said |= {"raw": quote.text, "summary": None}
     more["begins_by"] = reads.in_time(more.get("begins_by"))
     more["targets"] = ((known.memory_id,) if is_told else ()) if ends else tuple(more.get("targets", ()))
-    return Claim(
-        record=replace(known, **said), quote=(quote.message, quote.start, quote.until), ends=ends, **more
-    )
+    place = quote.message, quote.start, quote.until
+    return Claim(record=replace(known, **said), quote=place, ends=ends, **more)
 
 
 def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, sa.Row[Any]]:

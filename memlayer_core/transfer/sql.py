@@ -57,9 +57,9 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     gone = writes.delete_sessions(connection, rows, within, now)
     alone = rows if reach.reach().session_id is not None else ()  # without a user, each agent's is apart
     owners = {Scope.of_user(row.user_id, tenant_id=row.tenant_id, agent_id=row.agent_id) for row in alone}
-    if reach.session_id is not None:
-        for owner in {reach, *owners}:
-            records_writes.withdraw_evidence(connection, records_writes.said_in(owner, reach.session_id), now)
+    if (session := reach.session_id) is not None:
+        for owner in {reach.reach(), *owners}:
+            records_writes.withdraw_evidence(connection, records_writes.said_in(owner, session), now)
     found = (one for owner in {reach, *owners} for one in records_writes.list_rows(connection, owner))
     kept = sorted({row.number: row for row in found}.values(), key=lambda row: (row.namespace, row.ordinal))
     forgotten = records_writes.delete_records(connection, kept, now)
