@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from command_line import run
+from growth import cost
 from hypothesis import HealthCheck, event, given, strategies as st
 from refusals import refused
 from tuned import Tuned
@@ -456,6 +457,14 @@ with Memory.in_memory(embedder="hashing") as memory:
     memory.import_from(sys.argv[1], user_id="a", dry_run=True)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
+
+
+def test_the_time_of_an_import_does_not_grow_by_the_square_of_a_texts_length(store, write) -> None:
+    def taken(megabytes: int) -> float:
+        path = write([*OPENAI[:1], {"role": "user", "content": "x" * megabytes * 10**6}])
+        return cost(lambda: store.import_from(path, user_id="ada", dry_run=True))
+
+    assert taken(8) < 24 * taken(1)
 
 
 def test_the_memory_of_an_import_does_not_grow_with_its_file(write) -> None:
