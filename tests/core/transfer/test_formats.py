@@ -292,6 +292,16 @@ def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(sto
     refused(InputError, None, store.forget, "ada", speaker="Bob", record_id="ada_mem_001")
 
 
+def test_an_unknown_role_is_a_speakers_name_and_calls_and_thoughts_are_the_assistants(store, write) -> None:
+    roles = ["human", "Bob", "function_call", "observation", "tool_call", "thought", "gpt"]
+    said = [("user", None), ("user", "Bob"), *[("assistant", None)] * 5]
+    said[3] = ("tool", None)
+    for listed, role, content in (("messages", "role", "content"), ("conversations", "from", "value")):
+        rows = [{role: name, content: "I am vegan"} for name in roles]
+        store.import_from(write([{"id": listed, listed: rows}]), user_id="ada")
+        assert [(one.role, one.name) for one in history(store, listed)] == said
+
+
 def test_nobodys_file_is_refused_and_a_file_of_several_users_is_not_mixed(store, write) -> None:
     rows = [{**row, "user": user} for row, user in zip(ROWS, ("ada", "bob", "ada"), strict=True)]
     for nobodys in (OPENAI, [*rows, {**ROWS[0], "session": "c"}]):
