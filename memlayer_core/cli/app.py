@@ -26,7 +26,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from typer.core import TyperGroup
 
-from memlayer_core.errors import ConfigurationError, InputError, MemlayerError, UnknownRecordError
+from memlayer_core import errors
 from memlayer_core.events import IndexRebuilt
 from memlayer_core.settings import Settings
 from memlayer_core.show import Bar, Cell, Mark, View, Viewable, visible
@@ -121,7 +121,7 @@ def load(option: str, names: Sequence[str] = ()) -> Any:
     try:
         return pkgutil.resolve_name(option)
     except (ImportError, AttributeError, ValueError) as problem:
-        raise InputError(
+        raise errors.InputError(
             f"{option!r} cannot be loaded: {type(problem).__name__}: {problem}",
             hint="Such as `my_app.models:embedder`, in the directory of your application, with its environment.",
         ) from problem
@@ -138,13 +138,14 @@ class _Group(TyperGroup):
         logger.addHandler(notes)
         try:
             return super().invoke(ctx)
-        except MemlayerError as problem:
+        except errors.MemlayerError as problem:
             if isinstance(problem.__cause__, BrokenPipeError):  # `| head`: typer ends quietly
                 raise problem.__cause__ from None
             for name, text in (("[bold red]Error:[/]", str(problem)), ("[bold]Hint:[/] ", problem.hint)):
                 console(stderr=True).print(f"{name} {escape(visible(text))}", soft_wrap=True)
-            unusable = isinstance(problem, InputError) and not isinstance(problem, UnknownRecordError)
-            raise typer.Exit(2 if unusable else 1) from None
+            unusable = isinstance(problem, errors.InputError) or type(problem) is errors.ConfigurationError
+            is_absent = isinstance(problem, errors.UnknownRecordError)
+            raise typer.Exit(2 if unusable and not is_absent else 1) from None
         finally:
             logger.removeHandler(notes)
 
@@ -192,8 +193,7 @@ class JournalPlace:
 
         Raises:
             InputError: There is no memory, and none is made.
-            StoreUnavailableError: It cannot be read.
-            ConfigurationError: It is to be written to, and this process may not.
+            StoreUnavailableError: It cannot be read; or it is to be written to, and this process may not.
         """
         from sqlalchemy import inspect
 
@@ -201,7 +201,7 @@ class JournalPlace:
         from memlayer_core.storage import database, sqlite, tables
 
         target = self.target
-        missing = InputError(
+        missing = errors.InputError(
             f"there is no memory in {repr(str(target)) if isinstance(target, Path) else 'that database'}",
             hint="Name the directory that the application gives to `Memory.open`, or `--database-url` for PostgreSQL, as a user "
             "whose schema has tables that begin with `memlayer_`.",
@@ -210,7 +210,7 @@ class JournalPlace:
             raise missing
         is_writable = sqlite.may_write(target)
         if writes and not is_writable:
-            raise ConfigurationError(
+            raise errors.StoreUnavailableError(
                 f"this user may not write to {str(target)!r}",
                 hint="Run it as the user whose process has the memory, or change the owner of its files.",
             )
@@ -223,7 +223,7 @@ class JournalPlace:
     @property
     def exists(self) -> bool:
         """Whether there is a memory, which can be read."""
-        with suppress(InputError), self.journal():
+        with suppress(errors.InputError), self.journal():
             return True
         return False
 

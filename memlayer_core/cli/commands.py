@@ -116,9 +116,8 @@ def export(target: str, store: JournalPlace, *, user: str | None = None, tenant:
     """
     from memlayer_core.transfer.flow import export as write
 
-    file = sys.stdout if target == "-" else target
     with store.journal() as journal, shell.progress("Exporting") as bar:
-        written = drive(write(journal, file, user, tenant, bar))
+        written = drive(write(journal, sys.stdout if target == "-" else target, user, tenant, bar))
     note(f"Exported: {written:,} message(s).")
 
 

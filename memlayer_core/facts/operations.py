@@ -124,7 +124,7 @@ def operations_in(answer: str) -> list[Operation | str]:
     """Return the operations in an answer. For an operation with a wrong form, return a text that says what is wrong.
 
     Raises:
-        AnswerError: It is empty, or there is no list of operations in it.
+        AnswerError: It is empty, is nested too deep, or there is no list of operations in it.
     """
     text = answer.strip()[:_READ]
     if not text:
@@ -132,7 +132,10 @@ def operations_in(answer: str) -> list[Operation | str]:
     begin = _last_of(text) or _JSON.search(text)
     if begin is None:
         raise AnswerError("there was no JSON object in it")
-    found = _listed(json_repair.loads(text[begin.start() :]))
+    try:
+        found = _listed(json_repair.loads(text[begin.start() :]))
+    except (ValueError, RecursionError):
+        raise AnswerError("it was nested too deep") from None
     if found is None:
         raise AnswerError('there was no list "operations" in it')
     read = [_operation(one) for one in found[:_MOST]]
@@ -151,7 +154,7 @@ def is_cut(answer: str) -> bool:
         json.JSONDecoder(strict=False).raw_decode(text, begin.start())
     except json.JSONDecodeError as problem:
         return problem.pos >= len(text) or problem.msg.startswith("Unterminated")
-    except RecursionError:
+    except (ValueError, RecursionError):  # a number of thousands of digits, or deep brackets
         pass
     return False
 

@@ -724,7 +724,7 @@ def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterabl
 
 def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
     """Delete the evidence of a user's records, or of those of a user with one agent."""
-    connection.execute(sa.delete(evidence).where(whose(evidence, reach)))
+    connection.execute(sa.delete(evidence).where(_whose(evidence, reach)))
 
 
 def restore_evidence(connection: sa.Connection, fact: Record, ordinal: int, said: Sequence[Evidence]) -> None:
@@ -780,14 +780,14 @@ def newest_outcomes(
     connection: sa.Connection, reach: Scope, limit: int | None, offset: int
 ) -> list[model.LedgerEntry]:
     """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
-    every = sa.select(outcomes.c.body).where(whose(outcomes, reach)).order_by(outcomes.c.number.desc())
+    every = sa.select(outcomes.c.body).where(_whose(outcomes, reach)).order_by(outcomes.c.number.desc())
     return [_ENTRY.validate_json(body) for body in connection.scalars(every.limit(limit).offset(offset))]
 
 
 def forget_outcomes(connection: sa.Connection, reach: Scope, buckets: Iterable[str]) -> None:
     """Delete what was done for a user, for a user with one agent, or for one session and others with these buckets."""
     others = outcomes.c.bucket.in_(sorted(buckets))
-    connection.execute(sa.delete(outcomes).where(sa.or_(whose(outcomes, reach), others)))
+    connection.execute(sa.delete(outcomes).where(sa.or_(_whose(outcomes, reach), others)))
 
 
 def prune_outcomes(connection: sa.Connection, before: datetime, limit: int) -> int:
@@ -796,7 +796,7 @@ def prune_outcomes(connection: sa.Connection, before: datetime, limit: int) -> i
     return connection.execute(sa.delete(outcomes).where(outcomes.c.number.in_(old))).rowcount
 
 
-def whose(table: sa.Table, reach: Scope) -> Any:
+def _whose(table: sa.Table, reach: Scope) -> Any:
     """Return the condition that rows are a user's, a user's with one agent, or a session's."""
     whose = table.c.namespace == reach.namespace
     if reach.session_id is not None:

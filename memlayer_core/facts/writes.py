@@ -119,38 +119,46 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
 def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetime) -> int | None:
     """Store a record that comes from elsewhere, the oldest version first. Returns its number; None: nothing was stored.
 
-    Nothing is stored if its words are in force here, or if it is here already, in the same or a later version.
-    If another record has its id, it gets a new one.
+    If this very record is here, under whatever number, it is replaced if what comes is later. Otherwise, nothing is stored
+    if its words are in force here, and if another record has its id, it gets a new one.
     """
     newest = versions[-1]
-    owner, ordinal = newest.owner, ordinal_of(newest.memory_id)[1]
+    owner, ordinal, made = newest.owner, ordinal_of(newest.memory_id)[1], to_micros(newest.created_at)
     hold(connection, owner)
-    if reads.was_forgotten(connection, owner, ordinal, to_micros(newest.created_at)):
+    if reads.was_forgotten(connection, owner, ordinal, made):
         return None
-    coming = {one.version: check.digest(one) for one in versions}
-    said = coming[newest.version]
-    if newest.replaced_by is None and same_words(connection, said) is not None:
+    alike = (same_words(connection, check.digest(one)) for one in reversed(versions))
+    numbers = chain([ordinal], (row.ordinal for row in alike if row is not None))
+    found = (_versions(connection, owner.namespace, number) for number in numbers)
+    here = next((rows for rows in found if rows and rows[-1].created_at == made), [])
+    if here and not _is_later(versions, here):
         return None
-    here = {row.version: row for row in _versions(connection, owner.namespace, ordinal)}
-    known = {version: bytes(row.digest) for version, row in here.items()}
-    if coming.items() <= known.items():
-        return None  # it is here already, and may have newer versions
-    if known.items() <= coming.items():
-        count(connection, owner, ordinal)
-        supersede(connection, list(here.values()), ordinal, now)
-        versions = [one for one in versions if one.version not in here]
-    elif newest.replaced_by is not None and ever_said(connection, owner, said):
+    is_taken = not here and bool(_versions(connection, owner.namespace, ordinal))
+    delete_records(connection, here, now)
+    said, is_past = check.digest(newest), newest.replaced_by is not None
+    same = None if is_past else same_words(connection, said)
+    if not here and (same is not None or (is_past and is_taken and ever_said(connection, owner, said))):
         return None
-    else:  # another record has its id here
-        ordinal = count(connection, owner)
-        former, made = newest.memory_id, memory_id(owner.user_id, ordinal)
-        versions = [
-            replace(one, replaced_by=made if one.replaced_by == former else one.replaced_by)
-            for one in versions
-        ]
+    ordinal = here[-1].ordinal if here else count(connection, owner, 0 if is_taken else ordinal)
+    if here and (here[-1].last_accessed or 0) > (reads.in_micros(newest.last_accessed) or 0):
+        recalled = reads.in_time(here[-1].last_accessed)
+        versions = [*versions[:-1], replace(newest, accesses=here[-1].accesses, last_accessed=recalled)]
+    names = dict[str | None, str | None]({newest.memory_id: memory_id(owner.user_id, ordinal)})
+    names[None] = None if same is None else memory_id(owner.user_id, same.ordinal)
     for one in versions:
-        add_version(connection, one, ordinal, now)
+        after = names.get(one.replaced_by, one.replaced_by)
+        add_version(connection, replace(one, replaced_by=after), ordinal, now)
     return ordinal
+
+
+def _is_later(versions: Sequence[Record], here: Sequence[Any]) -> bool:
+    """Return whether versions that come from elsewhere go on from those of the same record here, or were written later."""
+    newest, head = versions[-1], here[-1]
+    told = attrgetter("version", "text", "value", "tags", "access_control")
+    is_known = {*map(told, map(reads.record_of, here))} <= {*map(told, versions)}
+    there = to_micros(newest.updated_at), newest.version, newest.replaced_by is not None
+    is_newer = there > (head.updated_at, head.version, head.replaced_by is not None)
+    return is_newer or (is_known and newest.version > head.version)
 
 
 def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -> None:
@@ -543,7 +551,8 @@ def restore(
     row = same_words(connection, check.digest(newest))
     if stored is not None:
         reads.restore_evidence(connection, newest, stored, quotes)
-    if row is not None and stored is not None and newest.key is not None and newest.archived_because is None:
+    is_fact = newest.key is not None and newest.archived_because is None
+    if row is not None and row.ordinal == stored and is_fact:
         replay(connection, [row], now)
     return stored is not None, getattr(row, "ordinal", None)
 
@@ -617,8 +626,9 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
 
 def said_in(reach: Scope, session_id: str) -> Any:
     """Return the condition on evidence that an application said it in a session, or in one below it."""
+    agent = sa.true() if reach.agent_id is None else evidence.c.agent_id == reach.agent_id
     here = evidence.c.message == 0, statements.is_within(evidence.c.session_id, session_id)
-    return sa.and_(reads.whose(evidence, reach), *here)
+    return sa.and_(evidence.c.namespace == reach.namespace, agent, *here)
 
 
 def _without(

@@ -91,7 +91,7 @@ class ImportReport(Report):
         unchanged: Messages that were stored before, equal and under the same id.
         replaced: Messages that replaced another one with the same id.
         records: Records in it.
-        remembered: Records that were stored: new ones, and ones with newer versions.
+        remembered: Records that were stored: new ones, and ones that changed since.
         archived: Those of them that stay out of every context: `memory.records(every=True)` finds them, with the reason.
         items: Items in it.
         placed: Items that were stored: new ones, and ones with a newer value.

@@ -69,7 +69,8 @@ _MAGIC = {
     b"PK\x03\x04": "zip",
     b"\x1f\x8b": "a gzip archive: unpack it first",
 }
-_HEAD = 2**18  # bytes at the beginning, by which the format is recognized
+_HEAD = 2**18
+"""Bytes that are read at a time. Those at the beginning show the format. With fewer, a long text takes time by its square."""
 _RATIO = 100  # maximum size of an archive's file, divided by its packed size
 _BLANK = codecs.BOM_UTF8 + b" \t\r\n"  # what may come before JSON
 _DEEPEST = 200  # levels of JSON
@@ -274,7 +275,7 @@ def _events(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
     Without `use_float`, a number of 5,000 digits ends the process.
     """
     depth = 0
-    for event, value in ijson.basic_parse(file, buf_size=4096, multiple_values=True, use_float=True):
+    for event, value in ijson.basic_parse(file, buf_size=_HEAD, multiple_values=True, use_float=True):
         depth += event.startswith("start_") - event.startswith("end_")
         if depth > _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} levels deep")

@@ -122,7 +122,6 @@ def llamaindex_message(form: Any) -> Message | str:
     others = [block for block in blocks if block.get("block_type") != "tool_call"]
     calls = [block for block in blocks if block.get("block_type") == "tool_call"]
     role = role_of(form["role"])
-    dump = {"additional_kwargs": extras, "blocks": blocks}
     return Message(
         role,
         content_of(role, map(_content_block, others)),
@@ -131,7 +130,7 @@ def llamaindex_message(form: Any) -> Message | str:
         tool_call_id=extras.get("tool_call_id") or extras.get("name") if role == "tool" else None,
         created_at=said_at(extras),
         model_visible=extras.get(VISIBLE) is not False,
-        raw=Raw("llamaindex", "", {"role": form["role"], **dump}),
+        raw=Raw("llamaindex", "", {"role": form["role"], "additional_kwargs": extras, "blocks": blocks}),
     )
 
 

@@ -24,7 +24,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "session session_id conversation conversation_id thread thread_id chat chat_id channel"
     ),
     "user": ("user", "user_id"),
-    "name": _names("name username user_name author speaker sender from"),
+    "name": _names("name username user_name author speaker sender from role"),
     "id": ("id", "message_id", "uuid"),
     "title": ("title", "session_title"),
 }
@@ -34,6 +34,7 @@ _ROLES: Mapping[str, Role] = {
     **{role: role for role in ROLES},
     "human": "user",
     **dict.fromkeys(_names("ai gpt chatgpt bot model chatbot agent bard bing claude"), "assistant"),
+    **dict.fromkeys(_names("function_call tool_call thought"), "assistant"),
     **dict.fromkeys(_names("function function_response tool_response observation"), "tool"),
 }
 _LISTS = ("messages", "conversations", "conversation", "input", "output", "items")
@@ -67,7 +68,7 @@ def message_of(row: Any) -> Message | str:
     """Return the message of a row; or, as a text, why it is left out.
 
     A row may be a message of OpenAI's Chat Completions, an item of its Responses, a message of ShareGPT, or any row with
-    content. A speaker with a name and no role is a user of that name.
+    content. A speaker with a name and no role is a user of that name; a role that is none of the known ones is a name, too.
     """
     if not isinstance(row, Mapping):
         return "not a message"

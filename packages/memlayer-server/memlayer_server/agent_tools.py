@@ -6,8 +6,7 @@ a session.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib.metadata import version
 from inspect import Signature, signature
 from typing import Annotated, Any, get_origin
@@ -16,13 +15,13 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import ToolAnnotations
-from pydantic import Field
+from pydantic import BeforeValidator, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
 from memlayer_core import Chat
 from memlayer_core.errors import MemlayerError
-from memlayer_core.tools import AGENT_TOOLS
+from memlayer_core.tools import AGENT_TOOLS, wrong_call
 from memlayer_server.http import NEAR, Guard, is_same
 
 _INSTRUCTIONS = (
@@ -40,6 +39,26 @@ _NATURES = {
 _ADVICE = "This needs the header `Authorization: Bearer …` with the server's token."
 
 
+class _Server(MCPServer[None]):
+    """Tells a host in words what is wrong with a call."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool. Returns its result.
+
+        Raises:
+            ToolError: Its arguments are wrong, or it failed.
+        """
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as problem:
+            match problem.__cause__:
+                case ValidationError() as cause:
+                    raise ToolError(wrong_call(name, cause)) from cause
+                case MemlayerError() as cause:
+                    raise ToolError(f"{cause}. {cause.hint}") from cause
+            raise
+
+
 def mcp_server(chat: Chat) -> MCPServer[None]:
     """Return an MCP server with memlayer's tools for agents, and `get_context`.
 
@@ -50,48 +69,38 @@ def mcp_server(chat: Chat) -> MCPServer[None]:
     Args:
         chat: A conversation of the user. It says whose memory the server reads and writes.
     """
-    server: MCPServer[None] = MCPServer(
+    server = _Server(
         "memlayer", instructions=_INSTRUCTIONS, version=version("memlayer-core"), log_level="WARNING"
     )
 
-    def add(
-        name: str,
-        description: str,
-        arguments: Callable[..., Any],
-        nature: ToolAnnotations,
-        function: Callable[..., Awaitable[str]],
-    ) -> None:
-        taken = signature(arguments, eval_str=True).parameters.values()
-        lists = {one.name for one in taken if get_origin(one.annotation) is list}
-
-        async def call(**given: Any) -> str:
-            alone = {name: [one] for name, one in given.items() if name in lists and isinstance(one, str)}
-            try:
-                return await function(**given | alone)
-            except MemlayerError as problem:
-                raise ToolError(f"{problem}. {problem.hint}") from problem
-
-        # An argument that is a list may be one text, too: models leave the list out then.
-        wider = [one.replace(annotation=one.annotation | str) if one.name in lists else one for one in taken]
-        call.__signature__ = Signature(wider)  # type: ignore[attr-defined]
-        server.add_tool(call, name, description=description, annotations=nature, structured_output=False)
+    async def get_context(
+        question: Annotated[str, Field(description="What the user asks or wants now.")],
+    ) -> str:
+        found = await chat.acontext(question)
+        blocks = [one.text for one in (found.profile, found.summary) if one is not None]
+        return "\n".join(filter(None, [*blocks, found.recall])) or "Nothing is remembered that bears on this."
 
     for name, nature in _NATURES.items():
         tool = AGENT_TOOLS[name]
-        _, function = tool.functions(chat, None, ToolError, None)
-        add(name, tool.description, tool.arguments, nature, function)
+        _, call = tool.functions(chat, None, ToolError, None)
+        taken = signature(tool.arguments, eval_str=True).parameters.values()
+        wider = [one.replace(annotation=_wider(one.annotation)) for one in taken]
+        call.__signature__ = Signature(wider)  # type: ignore[attr-defined]
+        server.add_tool(call, name, description=tool.description, annotations=nature, structured_output=False)
     about = "Get what bears on a question before you answer it: who the user is, and what they said earlier."
-    context = partial(_context, chat)
-    add("get_context", about, context, _NATURES["retrieve_from_memory"], context)
+    reading = _NATURES["retrieve_from_memory"]
+    server.add_tool(get_context, description=about, annotations=reading, structured_output=False)
     return server
 
 
-async def _context(
-    chat: Chat, question: Annotated[str, Field(description="What the user asks or wants now.")]
-) -> str:
-    found = await chat.acontext(question)
-    blocks = [one.text for one in (found.profile, found.summary) if one is not None]
-    return "\n".join(filter(None, [*blocks, found.recall])) or "Nothing is remembered that bears on this."
+def _wider(kind: Any) -> Any:
+    """Return the type of an argument. If it is a list, it may be one text, too: models leave the list out then."""
+    listed = BeforeValidator(_listed, json_schema_input_type=kind | str)
+    return Annotated[kind, listed] if get_origin(kind) is list else kind
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
 
 
 def http_app(

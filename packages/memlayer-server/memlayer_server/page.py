@@ -129,7 +129,7 @@ class _Page:
             return answer
         find, offset = query.get("find", "").strip(), _offset(query)
         rows = self._memory.users(find=find, limit=_SIZE + 1, offset=offset)
-        place = str(self._memory.path or "a journal in PostgreSQL")
+        place = str(self._memory.path or f"store {self._memory.store_id}")
         return self._list("users.html", request, rows, offset, {"find": find}, place=place)
 
     def user(self, request: Request) -> Response:

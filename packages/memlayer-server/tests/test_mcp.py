@@ -270,12 +270,23 @@ async def test_bad_arguments_and_errors_of_the_store_are_tool_errors_in_words(
     monkeypatch.setattr(Chat, "acontext", fail)
     async with Client(mcp_server(memory.chat(user_id="ada"))) as client:
         for words, tool, arguments in (
-            ("Field required", "retrieve_from_memory", {}),
             ("look it up first", "forget_memory", {"memory_ids": ["ada_mem_999"]}),
             ("the disk is full. Make room.", "get_context", {"question": "What?"}),
         ):
             assert words in await refused(client, tool, **arguments)
         assert "Nothing was looked up" in await retrieve(client, " ")
+
+
+async def test_the_answer_to_a_wrong_call_says_what_is_missing_and_no_more(memory: Memory) -> None:
+    async with Client(mcp_server(memory.chat(user_id="ada"))) as client:
+        for place, tool, arguments in (
+            ("keywords", "retrieve_from_memory", {}),
+            ("memory_ids", "forget_memory", {"record_ids": ["ada_mem_001"], "quote": "a"}),
+            ("content.0.text", "record_to_memory", {"content": [{"key": "pet"}]}),
+            ("question", "get_context", {"keywords": ["cello"]}),
+        ):
+            told = await refused(client, tool, **arguments)
+            assert told == f"{tool} cannot be called like this: `{place}`: Field required"
 
 
 async def test_a_quote_counts_only_if_the_user_said_it_in_the_session_of_the_host(memory: Memory) -> None:

@@ -176,6 +176,7 @@ def test_every_part_of_a_memory_is_shown(memory: Memory) -> None:
 
     home = home_of(memory, "ada")
     [oslo] = memory.why(home, user_id="ada").predecessors
+    shows("/", f"store {memory.store_id}")  # it has no directory
     shows("/user?user=ada", "Ada lives in Bergen.", "an agent's conclusion", "in every context")
     assert "Oslo" not in client.get("/user?user=ada").text
     shows("/user?user=ada&every=1", "Ada lives in Oslo.", f"replaced by {home}")

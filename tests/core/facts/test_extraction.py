@@ -24,7 +24,7 @@ from waiting import wait_for
 from memlayer_core import Memory, Message, RecallFilter
 from memlayer_core.chat import UserMemory
 from memlayer_core.facts.model import Operation
-from memlayer_core.facts.operations import AnswerError, operations_in
+from memlayer_core.facts.operations import AnswerError, is_cut, operations_in
 from memlayer_core.storage import jobs
 from memlayer_core.tools import AGENT_TOOLS
 
@@ -631,12 +631,14 @@ READABLE = [
     json.dumps({"operations": [{**BOAT, "messages": ["1"], "fact": None}]}),
     GOOD + " " + "and so on " * 50_000,
 ]
+DEEP = [f'{{"operations": {inside}' for inside in ("[" * 600, '[{"a":' * 3000, "[" * 9000)]
 UNUSABLE: list[str | Callable[[str], str]] = [
     "",
     "I'm sorry, but I cannot help with that.",
     json.dumps({"facts": "a red boat"}),
     json.dumps({"operations": [{"op": 3, "value": ["x"]}, "boat", None]}),
     "<think>Let me think about it",
+    *DEEP,
     hang,
     fail,
 ]
@@ -683,7 +685,7 @@ def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost() -> None:
 
 
 def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_so() -> None:
-    for reply in (UNUSABLE[0], UNUSABLE[3]):
+    for reply in (UNUSABLE[0], UNUSABLE[3], DEEP[-1]):
         model = Replies(reply)
         with learned(model, *(f"My locker {number} has a green door." for number in range(4))) as memory:
             assert len(model.prompts) == 4, "one, a second try, and one for each half"
@@ -740,6 +742,14 @@ def test_a_model_that_is_away_for_long_is_asked_again_when_it_is_back() -> None:
         memory.flush(30)
         assert boats(memory) == ["red"]
         assert memory.admin.status().problems == {}
+
+
+def test_deep_brackets_are_named_and_neither_they_nor_long_numbers_stop_the_look_whether_it_is_cut() -> None:
+    for answer in DEEP:
+        with pytest.raises(AnswerError, match="nested too deep"):
+            operations_in(answer)
+    for answer in (*DEEP, '{"operations": [{"fact": ' + "1" * 5000):
+        assert is_cut(answer) in {True, False}
 
 
 @given(st.text() | st.recursive(

@@ -151,6 +151,75 @@ def test_what_is_here_is_not_replaced_nor_taken_for_forgotten(memory, exported, 
     assert told == {"Louis bakes.", "Louis is allergic to nuts"}
 
 
+def states(memory: Memory) -> list[tuple[Any, ...]]:
+    every = memory.records(user_id="louis", every=True, all_versions=True)
+    return sorted(
+        (
+            one.raw,
+            one.version,
+            one.mentions,
+            one.tags,
+            one.scope,
+            str(one.valid_until),
+            one.replaced_by is None,
+        )
+        for one in every
+    )
+
+
+@pytest.mark.parametrize("own", [[], ["Louis bakes."]], ids=["same ids", "other ids"])
+def test_a_newer_export_brings_each_change_and_an_older_one_takes_none_back(memory, open_with, own) -> None:
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.remember("The secret plan", visibility="public")
+    for day, text in enumerate(("I live in Graz.", "I like tea.", "I like rice.")):
+        chat.add("user", text, created_at=MAY + timedelta(days=day))
+    memory.flush()
+    older, before = lines_of(memory), states(memory)
+    kept = {one.raw: one.memory_id for one in memory.records(user_id="louis")}
+    chat.revise(kept["The secret plan"], visibility="private", tags=["plans"])
+    chat.revise(kept["I live in Graz"], expires_at=MAY + timedelta(days=40000))
+    for day, text in enumerate(("I no longer like tea.", "I like rice."), 5):
+        chat.add("user", text, created_at=MAY + timedelta(days=day))
+    memory.flush()
+    newer, after = lines_of(memory), states(memory)
+    assert len(set(after) - set(before)) == 6, "two have a new version, one has ended, one is confirmed"
+    other = open_with(Tuned(durability="normal"))
+    theirs = other.chat(user_id="louis", session_id="t")
+    mine = [theirs.remember(text).memory_id for text in own]
+    for file, state, found in ((older, before, True), (newer, after, False), (older, after, False)):
+        other.import_from(file)
+        other.flush()
+        assert [one for one in states(other) if one[0] not in own] == state
+        assert bool(other.search("The secret plan", user_id="bob")) == found
+    assert {one.memory_id for one in other.records(user_id="louis")} >= set(mine)
+    (rice,) = (one for one in other.records(user_id="louis") if "rice" in one.raw)
+    evidence = other.why(rice.memory_id, user_id="louis").evidence
+    assert [one.kind for one in evidence] == ["said", "confirmed"]
+
+
+def test_of_two_changes_of_one_record_the_later_one_stays(memory: Memory, open_with) -> None:
+    """A new version is taken over though the record was only said again here meanwhile."""
+    here, there = open_with(Tuned(durability="normal")).chat(user_id="louis"), memory.chat(user_id="louis")
+    of_plan, of_boat = (there.remember(text, visibility="public").memory_id for text in ("A plan", "A boat"))
+    here.memory.import_from(lines_of(memory))
+    there.revise(of_plan, visibility="private")
+    there.revise(of_boat, visibility="private")
+    here.remember("A boat", visibility="public")
+    here.revise(of_plan, "A better plan")
+    here.memory.import_from(lines_of(memory))
+    left = {one.raw: one.scope for one in here.memory.records(user_id="louis")}
+    assert left == {"A better plan": "public", "A boat": "private"}
+    there.revise(of_plan, "The best plan")
+    here.memory.import_from(lines_of(memory))
+    assert {one.raw for one in here.memory.records(user_id="louis")} == {"The best plan", "A boat"}
+    mine = here.remember("A red boat").memory_id
+    there.revise(of_boat, "A red boat", visibility="public")
+    for _ in range(2):
+        here.memory.import_from(lines_of(memory))
+        left = {one.raw: (one.memory_id, one.scope) for one in here.memory.records(user_id="louis")}
+        assert left == {"The best plan": (of_plan, "private"), "A red boat": (mine, "private")}
+
+
 def test_what_patterns_learned_or_was_in_quarantine_is_kept_and_never_told(exported, open_with) -> None:
     lines = [json.loads(line) for line in exported]
     for line in lines:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from command_line import run
+from growth import cost
 from hypothesis import HealthCheck, event, given, strategies as st
 from refusals import refused
 from tuned import Tuned
@@ -291,6 +292,16 @@ def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(sto
     refused(InputError, None, store.forget, "ada", speaker="Bob", record_id="ada_mem_001")
 
 
+def test_an_unknown_role_is_a_speakers_name_and_calls_and_thoughts_are_the_assistants(store, write) -> None:
+    roles = ["human", "Bob", "function_call", "observation", "tool_call", "thought", "gpt"]
+    said = [("user", None), ("user", "Bob"), *[("assistant", None)] * 5]
+    said[3] = ("tool", None)
+    for listed, role, content in (("messages", "role", "content"), ("conversations", "from", "value")):
+        rows = [{role: name, content: "I am vegan"} for name in roles]
+        store.import_from(write([{"id": listed, listed: rows}]), user_id="ada")
+        assert [(one.role, one.name) for one in history(store, listed)] == said
+
+
 def test_nobodys_file_is_refused_and_a_file_of_several_users_is_not_mixed(store, write) -> None:
     rows = [{**row, "user": user} for row, user in zip(ROWS, ("ada", "bob", "ada"), strict=True)]
     for nobodys in (OPENAI, [*rows, {**ROWS[0], "session": "c"}]):
@@ -456,6 +467,14 @@ with Memory.in_memory(embedder="hashing") as memory:
     memory.import_from(sys.argv[1], user_id="a", dry_run=True)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
+
+
+def test_the_time_of_an_import_does_not_grow_by_the_square_of_a_texts_length(store, write) -> None:
+    def taken(megabytes: int) -> float:
+        path = write([*OPENAI[:1], {"role": "user", "content": "x" * megabytes * 10**6}])
+        return cost(lambda: store.import_from(path, user_id="ada", dry_run=True))
+
+    assert taken(8) < 24 * taken(1)
 
 
 def test_the_memory_of_an_import_does_not_grow_with_its_file(write) -> None:
