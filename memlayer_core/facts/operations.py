@@ -82,19 +82,12 @@ def _one_line(text: str) -> str:
 
 def _fit(lines: Sequence[tuple[str, int]], budget: int, cost: Callable[[str], int]) -> list[str]:
     """Return lines, each with the most that it may cost, so that all fit: of long ones, the beginning."""
-    costs = [min(cost(text) + 1, limit) for text, limit in lines]
-    most = _most(costs, budget)
-    return [_beginning(text, min(price, most), cost) for (text, _), price in zip(lines, costs, strict=True)]
-
-
-def _most(costs: Sequence[int], budget: int) -> int:
-    """Return the largest number of tokens that each line may cost so that all of them fit."""
-    left, lines = budget, len(costs)
-    for price in sorted(costs):
-        if price * lines > left:
-            return max(_LEAST, left // lines)
-        left, lines = left - price, lines - 1
-    return max(costs, default=0)
+    most = budget
+    while True:
+        shown = [_beginning(text, min(limit, most) - 1, cost) for text, limit in lines]
+        if most <= _LEAST or sum(cost(text) + 1 for text in shown) <= budget:
+            return shown
+        most = max(_LEAST, most * 7 // 8)
 
 
 def _beginning(text: str, budget: int, cost: Callable[[str], int]) -> str:

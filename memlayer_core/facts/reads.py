@@ -587,10 +587,9 @@ def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[st
         .group_by(messages.c.name)
         .order_by(sa.func.min(messages.c.created_at), messages.c.name)
     ).all()
-    facts = sa.select(records).where(
-        records.c.namespace == owner.namespace, _IN_FORCE, _is_asserted(model.USER)
-    )
-    known = [one.value for one in map(record_of, connection.execute(facts)) if one.key == "name"]
+    whose = records.c.namespace == owner.namespace, _IN_FORCE, _is_asserted(model.USER)
+    rows = connection.execute(sa.select(records).where(*whose))
+    known = [one.value for one in map(record_of, rows) if one.key == "name"]
     own = {check.fold(one) for one in (model.USER, owner.user_id, *known)}
     if own.isdisjoint(map(check.fold, named)):
         own.add(check.fold(named[0]))
@@ -667,12 +666,18 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
     return found
 
 
-def release_evidence(connection: sa.Connection, rows: Iterable[Any]) -> None:
-    """Separate some records from their evidence. A mark of each message stays, so that it is not read again."""
+def release_evidence(connection: sa.Connection, rows: Iterable[Any], *, keeps_words: bool = False) -> None:
+    """Separate some records from their evidence. A mark of each message stays, so that it is not read again.
+
+    If the records get a new version, the words of the earlier ones stay with the mark, and go with the message.
+    """
+    more: dict[str, Any] = {"text": None, "more": None}
+    if keeps_words:
+        more = {"more": sa.cast(evidence.c.ordinal, sa.Text)}
     for some in statements.chunks(sorted({(row.namespace, row.ordinal) for row in rows})):
         connection.execute(sa.delete(evidence).where(_rests(some), evidence.c.message == 0))
         freed = sa.update(evidence).where(_rests(some))
-        connection.execute(freed.values(ordinal=None, start=0, until=0, text=None, more=None))
+        connection.execute(freed.values(ordinal=None, start=0, until=0, **more))
 
 
 FORGOTTEN = "forgotten"

@@ -129,7 +129,11 @@ def _change(
         and all(one.valid_from != one.first_observed and (one.valid_from or latest) > latest for one in old)
     ):
         return _earlier(old, since, last)
-    elif not is_named and statement.quote is not None and any(_is_said_with(new, one) for one in old):
+    elif (
+        not is_named
+        and statement.quote is not None
+        and (new.first_observed, new.valid_from) in {(one.first_observed, one.valid_from) for one in old}
+    ):
         return Decision("conflict", "the same words say both", old)
     return Decision("replace", reason, old, max(since, min(last, latest)))
 
@@ -162,7 +166,3 @@ def _weakness(new: Record, old: Sequence[Record]) -> str:
     if not is_sure[0] and any(is_sure):
         return "an unsure statement does not count against a sure one"
     return ""
-
-
-def _is_said_with(one: Record, other: Record) -> bool:
-    return (one.first_observed, one.valid_from) == (other.first_observed, other.valid_from)

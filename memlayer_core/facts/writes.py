@@ -77,7 +77,7 @@ def revise(
         )
     record = add_version(connection, changed, ordinals[0], now)
     if taken or _says(stored) != _says(record):
-        reads.release_evidence(connection, rows)
+        reads.release_evidence(connection, rows, keeps_words=True)
         merged = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
         _set(connection, records, *merged, about=None)
         said = Claim(record=record, quote=quote, model="agent" if quote is not None else None)
@@ -610,17 +610,25 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
         return
     texts.lock_owners(connection, owners)
     rows = connection.execute(sa.delete(evidence).where(condition).returning(evidence)).all()
-    place = attrgetter("namespace", "ordinal")
-    of_records = sorted((row for row in rows if row.ordinal is not None), key=place)
     touched: list[Any] = []
-    for (namespace, ordinal), some in groupby(of_records, key=place):
-        withdrawn, versions = list(some), _versions(connection, namespace, ordinal)
-        if versions:
+    for namespace, ordinal in sorted(
+        {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
+    ):
+        withdrawn = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
+        if versions := _versions(connection, namespace, ordinal):
             left = versions[-1].mentions - sum(row.kind != "ended" for row in withdrawn)
-            gone = {row.text for row in withdrawn}
-            if "said" in {row.kind for row in withdrawn}:
-                gone.add(versions[-1].text)
+            gone = {row.text for row in withdrawn} | {
+                versions[-1].text for row in withdrawn if row.kind == "said"
+            }
             touched.append(_without(connection, versions, gone, left, now))
+    for row in rows:  # words of an earlier version
+        if row.ordinal is None and row.more is not None:
+            earlier = (
+                records.c.namespace == row.namespace,
+                records.c.ordinal == int(row.more),
+                records.c.text == row.text,
+            )
+            connection.execute(sa.delete(records).where(*earlier, records.c.replaced_by.is_not(None)))
     replay(connection, touched, now)
 
 
