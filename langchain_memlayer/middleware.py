@@ -126,10 +126,8 @@ def own_snapshot(
     """
     values = state if isinstance(state, Mapping) else {}
     snapshot: Mapping[str, Any] | None = values.get("memlayer") if "messages" in values else None
-    owners: Iterable[str] = ()
-    if snapshot is not None:
-        owners = (snapshot["owner"],)
-    elif reads_answers:
+    owners = set() if snapshot is None else {snapshot["owner"]}
+    if snapshot is None and reads_answers:
         owners = owners_of(values.get("messages", ()))
     check_owners(chat, thread_id(runtime), owners)
     return snapshot if [*owners] == [owner_of(chat)] else None
@@ -181,8 +179,7 @@ class AgentThread(Chat):
 
     def _removals(self, entries: Sequence[str]) -> Counter[str]:
         """Return how many messages of the snapshot are missing, by the checksums of their ids."""
-        goes_on = entries[: len(self._seen)] == self._seen
-        return Counter() if goes_on else self._ids - Counter(entry[:_ID] for entry in entries)
+        return self._ids - Counter(entry[:_ID] for entry in entries)
 
     def _take(
         self, entries: Sequence[str], *, in_run: bool, pending: str = "", trims: bool = False
@@ -356,24 +353,19 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
     )
     tail = thread[next(islice(answers, 1, None), 0) :]
     newest = chat.history(-max(1, len(tail)))
-    is_near = tail and tail[0].id in {message.id for message in newest}
-    messages = tail if is_near else thread
+    messages = tail if tail and tail[0].id in {message.id for message in newest} else thread
     if newest or chat.stored:
         messages = [message for message in messages if not is_summary(message)]
     incoming = chat.translate(messages, newest, {message.id for message in thread})
     report = chat.resync(incoming, replaceable=chat.replaceable)
-    return _newest(incoming, report.ids, report.stored, newest[-1].id if newest else None)
-
-
-def _newest(said: Sequence[Message], ids: Sequence[str], news: int, last: str | None) -> NewestMessage | None:
-    """Return the newest message of a list with these ids in the history, where so many (`news`) are new."""
     talk = (
-        (message, stored_id, news > 0 and stored_id == message.id)
-        for message, stored_id in zip(reversed(said), reversed(ids), strict=False)
+        (message, stored_id, report.stored > 0 and stored_id == message.id)
+        for message, stored_id in zip(reversed(incoming), reversed(report.ids), strict=False)
         if message.role not in SYSTEM_ROLES and message.is_told
     )
-    newest, before = next(talk, None), next(talk, None)
-    return None if newest is None else NewestMessage(*newest, is_alone=before is None or before[2], last=last)
+    last = newest[-1].id if newest else None
+    said, before = next(talk, None), next(talk, None)
+    return None if said is None else NewestMessage(*said, is_alone=before is None or before[2], last=last)
 
 
 def _compared(message: Message) -> tuple[object, ...]:
@@ -403,8 +395,8 @@ class ModelMessages:
 
 def split_request(request: ModelRequest[Any]) -> ModelMessages:
     """Separate the thread's own messages from those that other middleware added for this call."""
-    messages = request.state.get("messages") or request.messages  # a new request may have no state
-    state = {message.id: message for message in messages}
+    # A new request may have no state.
+    state = {message.id: message for message in request.state.get("messages") or request.messages}
     thread: list[BaseMessage] = []
     extra: tuple[list[BaseMessage], list[BaseMessage]] = ([], [])
     edits: dict[str | None, BaseMessage] = {}
@@ -435,8 +427,7 @@ def cost(tokens: TokenCounter, request: ModelRequest[Any], extra: Sequence[BaseM
 def added_messages(messages: list[Any], prompt: Sequence[BaseMessage]) -> list[Any]:
     """Return the messages that other middleware appended to a prompt in place: LangChain puts them into the state."""
     old, new = messages[: len(prompt)], messages[len(prompt) :]
-    same = len(old) == len(prompt) and all(map(is_, old, prompt))
-    return new if same else []
+    return new if len(old) == len(prompt) and all(map(is_, old, prompt)) else []
 
 
 def set_id(message: BaseMessage) -> None:
@@ -639,8 +630,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self, request: ModelRequest[Any], limit: int | None = None, before: NewestMessage | None = None
     ) -> flows.Asking[_Call]:
         most = self._limit if limit is None else limit
-        runtime = request.runtime or get_runtime()
-        chat = self._thread(runtime, request.state or {}, in_call=True)
+        chat = self._thread(request.runtime or get_runtime(), request.state or {}, in_call=True)
         incoming = split_request(request)
         newest = before or store_new_messages(chat, incoming.thread)
         if chat.pending:
@@ -662,8 +652,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         place, rewinds = _window_place(context, newest), False
         if newest is not None and place != len(context.window) - 1:
             if newest.stored_id != newest.message.id and newest.is_alone:  # the user repeats it
-                repetition = chat.with_lineage([newest.message])
-                chat.add_messages(repetition, verbatim=True)
+                chat.add_messages(chat.with_lineage([newest.message]), verbatim=True)
                 context = yield from context_flow(chat, **options)
             elif place is not None or not (newest.is_new and context.window):  # else it answers no call
                 # Otherwise somebody else writes to the same thread.
