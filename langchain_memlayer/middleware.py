@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice
-from operator import is_
+from operator import attrgetter, is_
 from typing import Annotated, Any, NotRequired
 from weakref import WeakKeyDictionary
 from zlib import crc32
@@ -68,6 +68,7 @@ logger = logging.getLogger("memlayer")
 # The snapshot is part of the checkpoint, also after forks and time travel. `AgentThread` reads and writes it.
 
 _LINEAGE = "memlayer_lineage"  # in a message's metadata: the line of checkpoints that stored it
+_LEFT = "memlayer_left"  # likewise: that line went back and left it, or its list has it no more
 _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
 _ID = 8  # characters of an id's checksum
 _WIDTH = 12  # with the checksum of the content
@@ -165,10 +166,10 @@ class AgentThread(Chat):
         self.pending: str = self.snapshot.get("pending", "")
         self._seen = _cut(self.snapshot.get("seen", ""), _WIDTH)
         self._ids = Counter(entry[:_ID] for entry in self._seen)
-        self._lineage = self.snapshot.get("lineage")
+        self._lineage: str = self.snapshot.get("lineage", "")
         trims = messages is not None and self._is_shorter(messages)
-        marks = {_LINEAGE: self._lineage, _TRIMMED: trims or None, TASK: is_task or None}
-        self._marks: dict[str, Any] = {name: mark for name, mark in marks.items() if mark is not None}
+        marks = {_LINEAGE: self._lineage, _TRIMMED: trims, TASK: is_task}
+        self._marks = {name: mark for name, mark in marks.items() if mark}
         # What is stored as the snapshot says, by the checksums of ids.
         self.stored = self._ids - (Counter(_cut(self.pending, _ID)) - Counter(_cut(failure, _ID)))
 
@@ -249,13 +250,12 @@ class AgentThread(Chat):
         last = self._last(history)
         if was_active and last is not None and last.metadata.get(_TRIMMED) is True:
             return
-        stored_ids, thread_ids = [message.id or "" for message in history], {one.id for one in messages}
-        missing = [one for one in stored_ids if one not in thread_ids]
+        ids, stored_ids = {one.id for one in messages}, {one.id for one in history}
+        missing = [one for one in history if one.id not in ids]
         if was_active or removals != self._ids:
-            missing = [one for one in missing if _id_checksum(one) in removals]
-        self.withdraw(missing)
-        changes = [to_core(one) for one in edits if one.id in {*stored_ids}]
-        self.add_messages(self.with_lineage(changes), verbatim=True)
+            missing = [one for one in missing if _id_checksum(one.id) in removals]
+        self._set_aside(missing)
+        self.add_messages(self.with_lineage(to_core(m) for m in edits if m.id in stored_ids), verbatim=True)
 
     def with_lineage(self, messages: Iterable[Message]) -> list[Message]:
         """Return copies of messages whose metadata names this line of checkpoints."""
@@ -271,7 +271,7 @@ class AgentThread(Chat):
         """Translate messages of the list, without those that were deleted, and as somebody edited them.
 
         What the snapshot says was stored and the history does not have was deleted or withdrawn. But it may be stored
-        under another id; and if the thread went back, the line that it left may have superseded it: then it comes back.
+        under another id; and if the thread went back to what it had left, that comes back.
 
         Args:
             messages: The whole list, or its end.
@@ -284,8 +284,8 @@ class AgentThread(Chat):
         if any(one.id not in there and _id_checksum(one.id) in stored for one in incoming):
             history = self.history(all_versions=True)
         in_force = {one.id: one for one in history if one.withdrawn_at is None}
-        last = self._last([*in_force.values()])
-        superseded = {one.id for one in history} if last is not None and last.id not in ids else set()
+        gone = sorted((one for one in history if one.withdrawn_at), key=attrgetter("withdrawn_at"))
+        left = {one.id: _LEFT in one.metadata for one in gone}
         others = [_compared(one)[1:] for one in in_force.values() if one.id not in ids]
         for message in incoming:
             checksum, held = _id_checksum(message.id), in_force.get(message.id)
@@ -293,14 +293,14 @@ class AgentThread(Chat):
             stored[checksum] -= is_stored
             if is_stored and held is not None and (held.raw is None or _LINEAGE not in held.metadata):
                 batch.append(held)
-            elif not is_stored or held or message.id in superseded or _compared(message)[1:] in others:
+            elif not is_stored or held or left.get(message.id) or _compared(message)[1:] in others:
                 batch.append(message)
-        if superseded and batch and batch[-1].id not in in_force and self.snapshot.get("ended"):
-            self._leave({one.id for one in batch}, history)
+        if batch and batch[-1].id not in in_force and self.snapshot.get("ended"):
+            self.leave(ids, history)
         return batch
 
-    def _leave(self, ids: Collection[str | None], history: Sequence[Message]) -> None:
-        """Withdraw what this line said behind the place to which the thread went back, whatever the words are.
+    def leave(self, ids: Collection[str | None], history: Sequence[Message]) -> None:
+        """Withdraw what this line said behind the place to which the thread went back.
 
         That place is the last message in force that the list has, or else the first one that comes back.
 
@@ -308,11 +308,17 @@ class AgentThread(Chat):
             ids: The ids of the list.
             history: The session's messages, in order.
         """
-        places = [at for at, one in enumerate(history) if one.id in ids]
-        in_force = (at for at in places if history[at].withdrawn_at is None)
-        behind = history[max(in_force, default=min(places, default=len(history))) :]
-        left = [one for one in behind if one.withdrawn_at is None and self.replaceable(one)]
-        self.withdraw([one.id or "" for one in left if one.id not in ids])
+        here = (at for at in reversed(range(len(history))) if history[at].withdrawn_at is None)
+        known = (at for at in here if history[at].id in ids)
+        first = next((at for at, one in enumerate(history) if one.id in ids), len(history))
+        said = [m for m in history[next(known, first) + 1 :] if m.metadata.get(_LINEAGE) == self._lineage]
+        self._set_aside([one for one in said if one.withdrawn_at is None])
+
+    def _set_aside(self, messages: Sequence[Message]) -> None:
+        """Withdraw messages, marked: what an application withdraws has no mark, and does not come back."""
+        marked = [replace(one, metadata={**one.metadata, _LEFT: True}) for one in messages]
+        self.add_messages(marked, verbatim=True)
+        self.withdraw([one.id or "" for one in messages])
 
     def replaceable(self, message: Message) -> bool:
         """Return whether this line may remove a message that the history has and its list does not have."""
@@ -688,6 +694,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         # Messages behind the question are removed, even if the answer is the same again.
         if call.rewinds and call.newest is not None:
             question = replace(call.newest.message, id=call.newest.stored_id)
+            chat.leave({question.id}, chat.history())
             chat.resync([question], replace="all", replaceable=chat.replaceable)
         chat.add_messages(messages, verbatim=True)
         _failed[self._memory].pop(chat.scope.session_bucket, None)

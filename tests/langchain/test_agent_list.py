@@ -57,6 +57,20 @@ class Talk:
         """Change the state between two runs."""
         return self.do("update_state", at, {"messages": list(said)}, **more)
 
+    def stop(self, said: str) -> None:
+        """Run the agent, and stop it after the first piece of its answer."""
+        own = MemlayerMiddleware(self.memory, user_id="ada")
+        agent = create_agent(self.model, middleware=[own], checkpointer=self.saver)
+        given = {"messages": [HumanMessage(said, id=said.rsplit(maxsplit=1)[-1])]}
+        stream = agent.stream(given, AT, stream_mode="messages")
+        next(stream)
+        stream.close()
+
+    def checkpoint(self, node: str | None, length: int) -> Any:
+        """Return the newest checkpoint in front of a node (None: at the end of a run) whose list has this length."""
+        every, at = self.do("get_state_history", AT), () if node is None else (node,)
+        return next(s.config for s in every if s.next == at and len(s.values["messages"]) == length)
+
     @property
     def chat(self) -> Any:
         return self.memory.chat(user_id="ada", session_id="t")
@@ -336,6 +350,36 @@ def test_a_copy_of_a_thread_and_another_memory_get_the_whole_state(short) -> Non
         assert short.history == [*SAID, "and the toad", "about toad"]
 
 
+# Stopped runs
+
+
+@pytest.mark.parametrize("way", ["stop", "return"])
+def test_what_was_withdrawn_in_the_memory_is_not_taken_for_a_line_that_was_left(short, way) -> None:
+    tour(short)
+    place = 6 if way == "stop" else 4
+    short.chat.withdraw([message.id for message in short.chat.history()[place : place + 2]])
+    if way == "stop":
+        short.stop("and the newt")
+    short.ask("and the toad", at=AT if way == "stop" else short.checkpoint(None, 6))
+    others = ["and the newt"] if way == "stop" else []
+    left = [*SAID[:place], *others, "and the toad", "about toad"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+    assert SAID[place] not in short.found(SAID[place])
+
+
+def test_what_was_withdrawn_in_a_line_that_came_back_does_not_come_back_again(short) -> None:
+    tour(short)
+    whole = short.checkpoint(None, 8)
+    short.ask("and the newt", at=short.checkpoint(None, 2))
+    short.ask("and the toad", at=whole)
+    assert short.history == [*SAID, "and the toad", "about toad"]
+    short.chat.withdraw([message.id for message in short.chat.history()[6:8]])
+    short.stop("and the crow")
+    short.ask("and the ibis")
+    left = [*SAID[:6], "and the toad", "about toad", "and the crow", "and the ibis", "about ibis"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+
+
 # Removed inside a run
 
 
@@ -409,8 +453,7 @@ def test_what_is_cut_in_the_state_during_a_run_is_no_edit(short) -> None:
 
 def test_time_travel_goes_on_beside_removals(short) -> None:
     tour(short)
-    states = create_agent(short.model, checkpointer=short.saver).get_state_history(AT)
-    earlier = next(one.config for one in states if not one.next and len(one.values["messages"]) == 4)
+    earlier = short.checkpoint(None, 4)
     short.ask("and the newt", at=earlier)
     new = ["and the newt", "about newt"]
     assert short.every == [*SAID[:4], *(f"({line})" for line in SAID[4:]), *new]
