@@ -72,9 +72,9 @@ _LEFT = "memlayer_left"  # likewise: that line went back and left it, or its lis
 _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
 _ID = 8  # characters of an id's checksum
 _WIDTH = 12  # with the checksum of the content
-_RUNS = 1_000  # sessions whose last run failed; beyond it, the oldest is dropped
+_RUNS = 1_000  # sessions whose last run has not ended; beyond it, the oldest is dropped
 _failed: WeakKeyDictionary[Memory, dict[str, str]] = WeakKeyDictionary()
-"""By memory and session: the messages that a run stored before its model failed. The agent's state calls them pending."""
+"""By memory and session: the messages that a run stored before it failed or was stopped. Its state calls them pending."""
 
 
 def _cut(text: str, width: int) -> list[str]:
@@ -610,7 +610,9 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return {"memlayer": self._thread(runtime, state).finish(state["messages"])}
+        chat = self._thread(runtime, state)
+        _failed[self._memory].pop(chat.scope.session_bucket, None)
+        return {"memlayer": chat.finish(state["messages"])}
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
@@ -641,7 +643,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         newest = before or store_new_messages(chat, incoming.thread)
         if chat.pending:
             runs = _failed[self._memory]
-            runs[chat.scope.session_bucket] = chat.pending  # until the model answers
+            runs[chat.scope.session_bucket] = chat.pending  # until the run ends
             for oldest in list(runs)[:-_RUNS]:
                 runs.pop(oldest, None)
         overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
@@ -697,7 +699,6 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             chat.leave({question.id}, chat.history())
             chat.resync([question], replace="all", replaceable=chat.replaceable)
         chat.add_messages(messages, verbatim=True)
-        _failed[self._memory].pop(chat.scope.session_bucket, None)
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]

@@ -353,6 +353,20 @@ def test_a_copy_of_a_thread_and_another_memory_get_the_whole_state(short) -> Non
 # Stopped runs
 
 
+@pytest.mark.parametrize("how", ["delete_message", "withdraw", "clear", "forget"])
+def test_a_stopped_question_that_was_deleted_then_stays_deleted(short, how) -> None:
+    short.ask("tell me of the zebra")
+    short.stop("my number is 4711")
+    assert short.history[:3] == [*SAID[:2], "my number is 4711"]
+    for message in short.chat.history()[2:] if how in {"delete_message", "withdraw"} else ():
+        short.chat.withdraw([message.id]) if how == "withdraw" else short.chat.delete_message(message.id)
+    if how in {"clear", "forget"}:
+        short.chat.clear() if how == "clear" else short.memory.forget("ada")
+    short.ask("and the newt")
+    left = [*(SAID[:2] if how in {"delete_message", "withdraw"} else ()), "and the newt", "about newt"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+
+
 @pytest.mark.parametrize("way", ["stop", "return"])
 def test_what_was_withdrawn_in_the_memory_is_not_taken_for_a_line_that_was_left(short, way) -> None:
     tour(short)
