@@ -694,11 +694,12 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
         messages = chat.with_lineage(map(to_core, answer))
         # Messages behind the question are removed, even if the answer is the same again.
-        if call.rewinds and call.newest is not None:
+        if call.rewinds and call.newest is not None and (history := chat.history()):
             question = replace(call.newest.message, id=call.newest.stored_id)
-            chat.leave({question.id}, chat.history())
+            chat.leave({question.id}, history)
             chat.resync([question], replace="all", replaceable=chat.replaceable)
-        chat.add_messages(messages, verbatim=True)
+        if call.newest is None or chat.history(-1):  # else somebody forgot the session meanwhile
+            chat.add_messages(messages, verbatim=True)
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]

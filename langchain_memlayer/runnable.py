@@ -375,8 +375,11 @@ def _news(messages: list[BaseMessage], chat: Chat, thread: str | None) -> list[B
 
 
 def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] = ()) -> None:
-    """Store the question and the answer of a call in one transaction."""
-    chat = call.chat
+    """Store the question and the answer of a call in one transaction, unless somebody forgot the session meanwhile."""
+    chat, pieces = call.chat, call.context.pieces
+    shown = [one for piece in pieces if piece.kind == "window" for one in piece.message_ids]
+    if len(shown) > len(call.incoming) and not chat.history(-1):
+        return
     messages = once([*call.incoming, *before, *answer])
     new = [one.id for one in answer if one.id is not None]
     chat.add_messages(messages, answers=new, without=call.without)

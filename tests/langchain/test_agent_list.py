@@ -394,6 +394,17 @@ def test_what_was_withdrawn_in_a_line_that_came_back_does_not_come_back_again(sh
     assert (short.model.shown, short.history) == (left[:-1], left)
 
 
+def test_what_was_forgotten_while_the_model_answers_does_not_come_back_with_the_answer(short) -> None:
+    tour(short)
+    answers = short.model.script
+    short.model.script = lambda _: short.memory.forget("ada") and "it is 4711"
+    short.ask("what is my number")
+    assert short.history == []
+    short.model.script = answers
+    short.ask("and the newt")
+    assert (short.model.shown, short.history) == (["and the newt"], ["and the newt", "about newt"])
+
+
 # Removed inside a run
 
 
