@@ -254,6 +254,7 @@ class AgentThread(Chat):
         missing = [one for one in history if one.id not in ids]
         if was_active or removals != self._ids:
             missing = [one for one in missing if _id_checksum(one.id) in removals]
+        self.leave({*ids, *(one.id for one in missing)}, history)  # an answer that was stopped
         self._set_aside(missing)
         self.add_messages(self.with_lineage(to_core(m) for m in edits if m.id in stored_ids), verbatim=True)
 

@@ -394,6 +394,19 @@ def test_what_was_withdrawn_in_a_line_that_came_back_does_not_come_back_again(sh
     assert (short.model.shown, short.history) == (left[:-1], left)
 
 
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("removed", ["zebra", REMOVE_ALL_MESSAGES])
+def test_a_stopped_answer_leaves_with_its_question(short, before, removed) -> None:
+    for animal in ["lion"][:before]:
+        short.ask(f"tell me of the {animal}")
+    short.stop("tell me of the zebra")
+    assert SAID[1] in short.history
+    short.change(RemoveMessage(id=removed))
+    short.ask("and the newt")
+    left = [*(SAID[2:4] if before and removed == "zebra" else ()), "and the newt", "about newt"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+
+
 def test_what_was_forgotten_while_the_model_answers_does_not_come_back_with_the_answer(short) -> None:
     tour(short)
     answers = short.model.script
