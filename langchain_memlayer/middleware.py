@@ -281,8 +281,9 @@ class AgentThread(Chat):
         """
         incoming = self.with_lineage(map(to_core, messages))
         stored, history, batch = self.stored.copy(), newest, list[Message]()
-        there = {message.id for message in newest}
-        if any(one.id not in there and _id_checksum(one.id) in stored for one in incoming):
+        there, last = {message.id for message in newest}, self._last(newest)
+        has_more = last is not None and last.id not in ids  # it went back, or was stopped
+        if has_more or any(one.id not in there and _id_checksum(one.id) in stored for one in incoming):
             history = self.history(all_versions=True)
         in_force = {one.id: one for one in history if one.withdrawn_at is None}
         gone = sorted((one for one in history if one.withdrawn_at), key=attrgetter("withdrawn_at"))
@@ -296,11 +297,14 @@ class AgentThread(Chat):
                 batch.append(held)
             elif not is_stored or held or left.get(message.id) or _compared(message)[1:] in others:
                 batch.append(message)
-        if batch and batch[-1].id not in in_force and self.snapshot.get("ended"):
-            self.leave(ids, history)
+        if batch and batch[-1].id not in in_force:
+            words = () if self.snapshot.get("ended") else [_compared(one)[1:] for one in incoming]
+            self.leave(ids, history, words)
         return batch
 
-    def leave(self, ids: Collection[str | None], history: Sequence[Message]) -> None:
+    def leave(
+        self, ids: Collection[str | None], history: Sequence[Message], words: Collection[object] = ()
+    ) -> None:
         """Withdraw what this line said behind the place to which the thread went back.
 
         That place is the last message in force that the list has, or else the first one that comes back.
@@ -308,9 +312,10 @@ class AgentThread(Chat):
         Args:
             ids: The ids of the list.
             history: The session's messages, in order.
+            words: What the list says, if its messages may have other ids than in the history.
         """
         here = (at for at in reversed(range(len(history))) if history[at].withdrawn_at is None)
-        known = (at for at in here if history[at].id in ids)
+        known = (at for at in here if history[at].id in ids or _compared(history[at])[1:] in words)
         first = next((at for at, one in enumerate(history) if one.id in ids), len(history))
         said = [m for m in history[next(known, first) + 1 :] if m.metadata.get(_LINEAGE) == self._lineage]
         self._set_aside([one for one in said if one.withdrawn_at is None])

@@ -509,6 +509,19 @@ def test_time_travel_goes_on_beside_removals(short) -> None:
     assert short.model.shown == [*left, "and the wren", "about ibis", "and you"]
 
 
+@pytest.mark.parametrize("removed", ["zebra", REMOVE_ALL_MESSAGES])
+def test_back_in_the_first_run_the_line_that_was_left_is_not_shown(short, removed) -> None:
+    short.ask("tell me of the zebra")
+    asked, told = short.checkpoint("model", 1), short.checkpoint("MemlayerMiddleware.after_agent", 2)
+    short.change(RemoveMessage(id=removed))
+    short.ask("and the newt")
+    short.do("invoke", None, asked)
+    assert (short.model.shown, short.history) == (SAID[:1], SAID[:2])
+    short.ask("and the toad", at=told)
+    left = [*SAID[:2], "and the toad", "about toad"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+
+
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=8), st.integers(1, 9))
 @example([0, 1, 2, 1, 4, 3, 5], 9)  # an abandoned line is taken up again, and then the one in between
 @example([0, 1, 2, 1, 4, 3, 5], 2)
