@@ -205,8 +205,7 @@ def create_memory_tools(
         limit = fit.token_limit_of(chat.memory.settings.max_tokens, None, token_limit)
         return agent_tools(lambda _: chat, limit, filter)
     limit = fit.token_limit_of(registry.memory_of(memory).settings.max_tokens, None, token_limit)
-    scope = RunScope(memory, user_id, session_id, tenant_id, agent_id, roles)
-    return agent_tools(scope.chat, limit, filter)
+    return agent_tools(RunScope(memory, user_id, session_id, tenant_id, agent_id, roles).chat, limit, filter)
 
 
 def agent_tools(

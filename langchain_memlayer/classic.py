@@ -122,8 +122,7 @@ class MemlayerConversationMemory(ConversationBufferMemory):
         if not inputs:
             return ""
         with _key_errors():
-            key = self.input_key or get_prompt_input_key(inputs, self.memory_variables)
-            value = inputs[key]
+            value = inputs[self.input_key or get_prompt_input_key(inputs, self.memory_variables)]
         return _messages("the input", value, HumanMessage)[-1].text
 
     def _context(self, inputs: dict[str, Any]) -> list[BaseMessage]:

@@ -252,11 +252,9 @@ def _from_fields(message: Message) -> BaseMessage:
         "additional_kwargs": {} if message.model_visible else {frameworks.VISIBLE: False},
     }
     match message.role:
-        case "system":
-            return SystemMessage(**fields)
-        case "developer":
-            # LangChain's integration for OpenAI reads the role there.
-            fields["additional_kwargs"]["__openai_role__"] = "developer"
+        case "system" | "developer":
+            if message.role == "developer":  # LangChain's integration for OpenAI reads the role there
+                fields["additional_kwargs"]["__openai_role__"] = "developer"
             return SystemMessage(**fields)
         case "assistant":
             return AIMessage(**{**fields, **_split_calls(message.tool_calls)})

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice
-from operator import is_
+from operator import attrgetter, is_
 from typing import Annotated, Any, NotRequired
 from weakref import WeakKeyDictionary
 from zlib import crc32
@@ -68,12 +68,13 @@ logger = logging.getLogger("memlayer")
 # The snapshot is part of the checkpoint, also after forks and time travel. `AgentThread` reads and writes it.
 
 _LINEAGE = "memlayer_lineage"  # in a message's metadata: the line of checkpoints that stored it
+_LEFT = "memlayer_left"  # likewise: that line went back and left it, or its list has it no more
 _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
 _ID = 8  # characters of an id's checksum
 _WIDTH = 12  # with the checksum of the content
-_RUNS = 1_000  # sessions whose last run failed; beyond it, the oldest is dropped
+_RUNS = 1_000  # sessions whose last run has not ended; beyond it, the oldest is dropped
 _failed: WeakKeyDictionary[Memory, dict[str, str]] = WeakKeyDictionary()
-"""By memory and session: the messages that a run stored before its model failed. The agent's state calls them pending."""
+"""By memory and session: the messages that a run stored before it failed or was stopped. Its state calls them pending."""
 
 
 def _cut(text: str, width: int) -> list[str]:
@@ -126,10 +127,8 @@ def own_snapshot(
     """
     values = state if isinstance(state, Mapping) else {}
     snapshot: Mapping[str, Any] | None = values.get("memlayer") if "messages" in values else None
-    owners: Iterable[str] = ()
-    if snapshot is not None:
-        owners = (snapshot["owner"],)
-    elif reads_answers:
+    owners = set() if snapshot is None else {snapshot["owner"]}
+    if snapshot is None and reads_answers:
         owners = owners_of(values.get("messages", ()))
     check_owners(chat, thread_id(runtime), owners)
     return snapshot if [*owners] == [owner_of(chat)] else None
@@ -167,10 +166,10 @@ class AgentThread(Chat):
         self.pending: str = self.snapshot.get("pending", "")
         self._seen = _cut(self.snapshot.get("seen", ""), _WIDTH)
         self._ids = Counter(entry[:_ID] for entry in self._seen)
-        self._lineage = self.snapshot.get("lineage")
+        self._lineage: str = self.snapshot.get("lineage", "")
         trims = messages is not None and self._is_shorter(messages)
-        marks = {_LINEAGE: self._lineage, _TRIMMED: trims or None, TASK: is_task or None}
-        self._marks: dict[str, Any] = {name: mark for name, mark in marks.items() if mark is not None}
+        marks = {_LINEAGE: self._lineage, _TRIMMED: trims, TASK: is_task}
+        self._marks = {name: mark for name, mark in marks.items() if mark}
         # What is stored as the snapshot says, by the checksums of ids.
         self.stored = self._ids - (Counter(_cut(self.pending, _ID)) - Counter(_cut(failure, _ID)))
 
@@ -181,8 +180,7 @@ class AgentThread(Chat):
 
     def _removals(self, entries: Sequence[str]) -> Counter[str]:
         """Return how many messages of the snapshot are missing, by the checksums of their ids."""
-        goes_on = entries[: len(self._seen)] == self._seen
-        return Counter() if goes_on else self._ids - Counter(entry[:_ID] for entry in entries)
+        return self._ids - Counter(entry[:_ID] for entry in entries)
 
     def _take(
         self, entries: Sequence[str], *, in_run: bool, pending: str = "", trims: bool = False
@@ -252,13 +250,13 @@ class AgentThread(Chat):
         last = self._last(history)
         if was_active and last is not None and last.metadata.get(_TRIMMED) is True:
             return
-        stored_ids, thread_ids = [message.id or "" for message in history], {one.id for one in messages}
-        missing = [one for one in stored_ids if one not in thread_ids]
+        ids, stored_ids = {one.id for one in messages}, {one.id for one in history}
+        missing = [one for one in history if one.id not in ids]
         if was_active or removals != self._ids:
-            missing = [one for one in missing if _id_checksum(one) in removals]
-        self.withdraw(missing)
-        changes = [to_core(one) for one in edits if one.id in {*stored_ids}]
-        self.add_messages(self.with_lineage(changes), verbatim=True)
+            missing = [one for one in missing if _id_checksum(one.id) in removals]
+        self.leave({*ids, *(one.id for one in missing)}, history)  # an answer that was stopped
+        self._set_aside(missing)
+        self.add_messages(self.with_lineage(to_core(m) for m in edits if m.id in stored_ids), verbatim=True)
 
     def with_lineage(self, messages: Iterable[Message]) -> list[Message]:
         """Return copies of messages whose metadata names this line of checkpoints."""
@@ -274,7 +272,7 @@ class AgentThread(Chat):
         """Translate messages of the list, without those that were deleted, and as somebody edited them.
 
         What the snapshot says was stored and the history does not have was deleted or withdrawn. But it may be stored
-        under another id; and if the thread went back, the line that it left may have superseded it: then it comes back.
+        under another id; and if the thread went back to what it had left, that comes back.
 
         Args:
             messages: The whole list, or its end.
@@ -283,12 +281,13 @@ class AgentThread(Chat):
         """
         incoming = self.with_lineage(map(to_core, messages))
         stored, history, batch = self.stored.copy(), newest, list[Message]()
-        there = {message.id for message in newest}
-        if any(one.id not in there and _id_checksum(one.id) in stored for one in incoming):
+        there, last = {message.id for message in newest}, self._last(newest)
+        has_more = last is not None and last.id not in ids  # it went back, or was stopped
+        if has_more or any(one.id not in there and _id_checksum(one.id) in stored for one in incoming):
             history = self.history(all_versions=True)
         in_force = {one.id: one for one in history if one.withdrawn_at is None}
-        last = self._last([*in_force.values()])
-        superseded = {one.id for one in history} if last is not None and last.id not in ids else set()
+        gone = sorted((one for one in history if one.withdrawn_at), key=attrgetter("withdrawn_at"))
+        left = {one.id: _LEFT in one.metadata for one in gone}
         others = [_compared(one)[1:] for one in in_force.values() if one.id not in ids]
         for message in incoming:
             checksum, held = _id_checksum(message.id), in_force.get(message.id)
@@ -296,26 +295,36 @@ class AgentThread(Chat):
             stored[checksum] -= is_stored
             if is_stored and held is not None and (held.raw is None or _LINEAGE not in held.metadata):
                 batch.append(held)
-            elif not is_stored or held or message.id in superseded or _compared(message)[1:] in others:
+            elif not is_stored or held or left.get(message.id) or _compared(message)[1:] in others:
                 batch.append(message)
-        if superseded and batch and batch[-1].id not in in_force and self.snapshot.get("ended"):
-            self._leave({one.id for one in batch}, history)
+        if batch and batch[-1].id not in in_force:
+            words = () if self.snapshot.get("ended") else [_compared(one)[1:] for one in incoming]
+            self.leave(ids, history, words)
         return batch
 
-    def _leave(self, ids: Collection[str | None], history: Sequence[Message]) -> None:
-        """Withdraw what this line said behind the place to which the thread went back, whatever the words are.
+    def leave(
+        self, ids: Collection[str | None], history: Sequence[Message], words: Collection[object] = ()
+    ) -> None:
+        """Withdraw what this line said behind the place to which the thread went back.
 
         That place is the last message in force that the list has, or else the first one that comes back.
 
         Args:
             ids: The ids of the list.
             history: The session's messages, in order.
+            words: What the list says, if its messages may have other ids than in the history.
         """
-        places = [at for at, one in enumerate(history) if one.id in ids]
-        in_force = (at for at in places if history[at].withdrawn_at is None)
-        behind = history[max(in_force, default=min(places, default=len(history))) :]
-        left = [one for one in behind if one.withdrawn_at is None and self.replaceable(one)]
-        self.withdraw([one.id or "" for one in left if one.id not in ids])
+        here = (at for at in reversed(range(len(history))) if history[at].withdrawn_at is None)
+        known = (at for at in here if history[at].id in ids or _compared(history[at])[1:] in words)
+        first = next((at for at, one in enumerate(history) if one.id in ids), len(history))
+        said = [m for m in history[next(known, first) + 1 :] if m.metadata.get(_LINEAGE) == self._lineage]
+        self._set_aside([one for one in said if one.withdrawn_at is None])
+
+    def _set_aside(self, messages: Sequence[Message]) -> None:
+        """Withdraw messages, marked: what an application withdraws has no mark, and does not come back."""
+        marked = [replace(one, metadata={**one.metadata, _LEFT: True}) for one in messages]
+        self.add_messages(marked, verbatim=True)
+        self.withdraw([one.id or "" for one in messages])
 
     def replaceable(self, message: Message) -> bool:
         """Return whether this line may remove a message that the history has and its list does not have."""
@@ -356,24 +365,19 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
     )
     tail = thread[next(islice(answers, 1, None), 0) :]
     newest = chat.history(-max(1, len(tail)))
-    is_near = tail and tail[0].id in {message.id for message in newest}
-    messages = tail if is_near else thread
+    messages = tail if tail and tail[0].id in {message.id for message in newest} else thread
     if newest or chat.stored:
         messages = [message for message in messages if not is_summary(message)]
     incoming = chat.translate(messages, newest, {message.id for message in thread})
     report = chat.resync(incoming, replaceable=chat.replaceable)
-    return _newest(incoming, report.ids, report.stored, newest[-1].id if newest else None)
-
-
-def _newest(said: Sequence[Message], ids: Sequence[str], news: int, last: str | None) -> NewestMessage | None:
-    """Return the newest message of a list with these ids in the history, where so many (`news`) are new."""
     talk = (
-        (message, stored_id, news > 0 and stored_id == message.id)
-        for message, stored_id in zip(reversed(said), reversed(ids), strict=False)
+        (message, stored_id, report.stored > 0 and stored_id == message.id)
+        for message, stored_id in zip(reversed(incoming), reversed(report.ids), strict=False)
         if message.role not in SYSTEM_ROLES and message.is_told
     )
-    newest, before = next(talk, None), next(talk, None)
-    return None if newest is None else NewestMessage(*newest, is_alone=before is None or before[2], last=last)
+    last = newest[-1].id if newest else None
+    said, before = next(talk, None), next(talk, None)
+    return None if said is None else NewestMessage(*said, is_alone=before is None or before[2], last=last)
 
 
 def _compared(message: Message) -> tuple[object, ...]:
@@ -403,8 +407,8 @@ class ModelMessages:
 
 def split_request(request: ModelRequest[Any]) -> ModelMessages:
     """Separate the thread's own messages from those that other middleware added for this call."""
-    messages = request.state.get("messages") or request.messages  # a new request may have no state
-    state = {message.id: message for message in messages}
+    # A new request may have no state.
+    state = {message.id: message for message in request.state.get("messages") or request.messages}
     thread: list[BaseMessage] = []
     extra: tuple[list[BaseMessage], list[BaseMessage]] = ([], [])
     edits: dict[str | None, BaseMessage] = {}
@@ -435,8 +439,7 @@ def cost(tokens: TokenCounter, request: ModelRequest[Any], extra: Sequence[BaseM
 def added_messages(messages: list[Any], prompt: Sequence[BaseMessage]) -> list[Any]:
     """Return the messages that other middleware appended to a prompt in place: LangChain puts them into the state."""
     old, new = messages[: len(prompt)], messages[len(prompt) :]
-    same = len(old) == len(prompt) and all(map(is_, old, prompt))
-    return new if same else []
+    return new if len(old) == len(prompt) and all(map(is_, old, prompt)) else []
 
 
 def set_id(message: BaseMessage) -> None:
@@ -613,7 +616,9 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return {"memlayer": self._thread(runtime, state).finish(state["messages"])}
+        chat = self._thread(runtime, state)
+        _failed[self._memory].pop(chat.scope.session_bucket, None)
+        return {"memlayer": chat.finish(state["messages"])}
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
@@ -639,13 +644,12 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self, request: ModelRequest[Any], limit: int | None = None, before: NewestMessage | None = None
     ) -> flows.Asking[_Call]:
         most = self._limit if limit is None else limit
-        runtime = request.runtime or get_runtime()
-        chat = self._thread(runtime, request.state or {}, in_call=True)
+        chat = self._thread(request.runtime or get_runtime(), request.state or {}, in_call=True)
         incoming = split_request(request)
         newest = before or store_new_messages(chat, incoming.thread)
         if chat.pending:
             runs = _failed[self._memory]
-            runs[chat.scope.session_bucket] = chat.pending  # until the model answers
+            runs[chat.scope.session_bucket] = chat.pending  # until the run ends
             for oldest in list(runs)[:-_RUNS]:
                 runs.pop(oldest, None)
         overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
@@ -662,8 +666,7 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         place, rewinds = _window_place(context, newest), False
         if newest is not None and place != len(context.window) - 1:
             if newest.stored_id != newest.message.id and newest.is_alone:  # the user repeats it
-                repetition = chat.with_lineage([newest.message])
-                chat.add_messages(repetition, verbatim=True)
+                chat.add_messages(chat.with_lineage([newest.message]), verbatim=True)
                 context = yield from context_flow(chat, **options)
             elif place is not None or not (newest.is_new and context.window):  # else it answers no call
                 # Otherwise somebody else writes to the same thread.
@@ -697,11 +700,12 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
         messages = chat.with_lineage(map(to_core, answer))
         # Messages behind the question are removed, even if the answer is the same again.
-        if call.rewinds and call.newest is not None:
+        if call.rewinds and call.newest is not None and (history := chat.history()):
             question = replace(call.newest.message, id=call.newest.stored_id)
+            chat.leave({question.id}, history)
             chat.resync([question], replace="all", replaceable=chat.replaceable)
-        chat.add_messages(messages, verbatim=True)
-        _failed[self._memory].pop(chat.scope.session_bucket, None)
+        if call.newest is None or chat.history(-1):  # else somebody forgot the session meanwhile
+            chat.add_messages(messages, verbatim=True)
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]

@@ -375,8 +375,11 @@ def _news(messages: list[BaseMessage], chat: Chat, thread: str | None) -> list[B
 
 
 def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] = ()) -> None:
-    """Store the question and the answer of a call in one transaction."""
-    chat = call.chat
+    """Store the question and the answer of a call in one transaction, unless somebody forgot the session meanwhile."""
+    chat, pieces = call.chat, call.context.pieces
+    shown = [one for piece in pieces if piece.kind == "window" for one in piece.message_ids]
+    if len(shown) > len(call.incoming) and not chat.history(-1):
+        return
     messages = once([*call.incoming, *before, *answer])
     new = [one.id for one in answer if one.id is not None]
     chat.add_messages(messages, answers=new, without=call.without)
@@ -384,8 +387,7 @@ def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] =
 
 async def write(flow: Callable[..., None], call: Exchange, *output: Any) -> None:
     """Run a flow that stores a call, in a thread of its memory."""
-    threads = call.chat.memory.runtime.threads  # raises if the memory is closed
-    await threads.write(flow, call, *output)
+    await call.chat.memory.runtime.threads.write(flow, call, *output)  # raises if the memory is closed
 
 
 async def finish(work: Coroutine[Any, Any, None]) -> None:
@@ -562,8 +564,8 @@ class RunnableWithMemory(Runnable[Any, Any]):
     async def _aopen(self, value: Any, config: RunnableConfig, overflow: Overflow = None) -> Exchange:
         """Do `_open` without blocking the event loop."""
         history = await self._histories.ahistory_of(config)
-        threads = history.chat.memory.runtime.threads  # raises if the memory is closed
-        return await threads.drive(self._read(history, config, value, overflow))
+        # It raises if the memory is closed.
+        return await history.chat.memory.runtime.threads.drive(self._read(history, config, value, overflow))
 
     def _read(
         self, history: MemlayerChatMessageHistory, config: RunnableConfig, value: Any, overflow: Overflow
@@ -666,14 +668,13 @@ def with_memory(
     """
     keys = Keys(input_messages_key, output_messages_key, history_messages_key)
     own: Any = {"configurable": configurable, **options}
-    histories: HistoryFactory[Any]
     if isinstance(memory, Memory) or not callable(memory):
         if history_factory_config is not None:
             raise ConfigurationError(
                 "`history_factory_config` is for a function that makes histories, but `memory` is a memory",
                 hint="Name the ids: `configurable=[…]`.",
             )
-        histories = MemlayerChatMessageHistory.factory(memory, **own)
+        histories: HistoryFactory[Any] = MemlayerChatMessageHistory.factory(memory, **own)
     elif extra := [name for name, value in own.items() if value is not None and value != ()]:
         raise ConfigurationError(
             f"{', '.join(extra)}: the function that makes the histories has to set this",

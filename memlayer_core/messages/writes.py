@@ -281,8 +281,7 @@ def _make_findable(
     ready = {key: draft.embedding for key, draft in found.items() if draft.embedding is not None}
     number = vectors.add(connection, scope, ready, now, row.number) if ready else None
     if number is not None:
-        filed = [(key, found[key].terms or ()) for key in ready]
-        words.insert(connection, [words.owner(number)], filed)
+        words.insert(connection, [words.owner(number)], [(key, found[key].terms or ()) for key in ready])
         found = {key: draft for key, draft in found.items() if draft.embedding is None}
     others = [(key, draft.terms) for key, draft in found.items()]
     texts.add(connection, "message", scope, others, now, owner=row.number)
@@ -310,8 +309,7 @@ def _in_force(
 
 def _lock(connection: sa.Connection, batch: Batch) -> Any:
     """Lock the session of a batch, which may be its first one. Returns its row."""
-    first = reads.span_of(batch.drafts, batch.now)[0]
-    return reads.lock_or_make_session(connection, batch.scope, first)
+    return reads.lock_or_make_session(connection, batch.scope, reads.span_of(batch.drafts, batch.now)[0])
 
 
 def append(
@@ -656,6 +654,9 @@ def insert_into_list(connection: sa.Connection, batch: Batch, place: int | None)
 def hear(connection: sa.Connection, batch: Batch, *, may_be_part: bool, pending: int = 0) -> Receipt:
     """Store the new messages of a list at the end; nothing is removed. Its beginning is known if the session ends with it.
 
+    Of a list that was changed, such as by a question that is asked again, the beginning is known if the session has it in
+    this order and it is too long for chance.
+
     Args:
         connection: In a transaction that writes.
         batch: The list.
@@ -670,8 +671,11 @@ def hear(connection: sa.Connection, batch: Batch, *, may_be_part: bool, pending:
     for first in dict.fromkeys([_page_start(connection, row.number, _PAGE + 2 * len(digests)), 0]):
         rows = connection.execute(here, {"first": first}).all()
         past = [bytes(one.digest) for one in rows]
-        inside = find_in_order(past, digests) if may_be_part else []
-        known = inside if len(inside) == len(digests) else find_at_end(past, digests)
+        inside, known = find_in_order(past, digests), find_at_end(past, digests)
+        length = sum(len(draft.message.text) for draft in batch.drafts[: len(inside)])
+        is_changed = not may_be_part and not known and length >= TELLING
+        if is_changed or (may_be_part and len(inside) == len(digests)):
+            known = inside
         if known or not may_be_part:
             break
     fresh = replace(batch, drafts=batch.drafts[len(known) : len(digests) - pending])
@@ -790,8 +794,7 @@ def clear_session(connection: sa.Connection, scope: Scope, now: datetime) -> int
     session = reads.lock_session(connection, scope)
     if session is None:
         return 0
-    here = sa.select(messages.c.key).where(reads.inside(session.number))
-    keys = connection.scalars(here).all()
+    keys = connection.scalars(sa.select(messages.c.key).where(reads.inside(session.number))).all()
     apply(connection, scope, session, Splice(tuple(keys)), now)
     connection.execute(sa.delete(messages).where(reads.ever_inside(session.number)))
     enqueue_erasure(connection, now)

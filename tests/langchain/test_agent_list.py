@@ -57,6 +57,20 @@ class Talk:
         """Change the state between two runs."""
         return self.do("update_state", at, {"messages": list(said)}, **more)
 
+    def stop(self, said: str) -> None:
+        """Run the agent, and stop it after the first piece of its answer."""
+        own = MemlayerMiddleware(self.memory, user_id="ada")
+        agent = create_agent(self.model, middleware=[own], checkpointer=self.saver)
+        given = {"messages": [HumanMessage(said, id=said.rsplit(maxsplit=1)[-1])]}
+        stream = agent.stream(given, AT, stream_mode="messages")
+        next(stream)
+        stream.close()
+
+    def checkpoint(self, node: str | None, length: int) -> Any:
+        """Return the newest checkpoint in front of a node (None: at the end of a run) whose list has this length."""
+        every, at = self.do("get_state_history", AT), () if node is None else (node,)
+        return next(s.config for s in every if s.next == at and len(s.values["messages"]) == length)
+
     @property
     def chat(self) -> Any:
         return self.memory.chat(user_id="ada", session_id="t")
@@ -336,6 +350,74 @@ def test_a_copy_of_a_thread_and_another_memory_get_the_whole_state(short) -> Non
         assert short.history == [*SAID, "and the toad", "about toad"]
 
 
+# Stopped runs
+
+
+@pytest.mark.parametrize("how", ["delete_message", "withdraw", "clear", "forget"])
+def test_a_stopped_question_that_was_deleted_then_stays_deleted(short, how) -> None:
+    short.ask("tell me of the zebra")
+    short.stop("my number is 4711")
+    assert short.history[:3] == [*SAID[:2], "my number is 4711"]
+    for message in short.chat.history()[2:] if how in {"delete_message", "withdraw"} else ():
+        short.chat.withdraw([message.id]) if how == "withdraw" else short.chat.delete_message(message.id)
+    if how in {"clear", "forget"}:
+        short.chat.clear() if how == "clear" else short.memory.forget("ada")
+    short.ask("and the newt")
+    left = [*(SAID[:2] if how in {"delete_message", "withdraw"} else ()), "and the newt", "about newt"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+
+
+@pytest.mark.parametrize("way", ["stop", "return"])
+def test_what_was_withdrawn_in_the_memory_is_not_taken_for_a_line_that_was_left(short, way) -> None:
+    tour(short)
+    place = 6 if way == "stop" else 4
+    short.chat.withdraw([message.id for message in short.chat.history()[place : place + 2]])
+    if way == "stop":
+        short.stop("and the newt")
+    short.ask("and the toad", at=AT if way == "stop" else short.checkpoint(None, 6))
+    others = ["and the newt"] if way == "stop" else []
+    left = [*SAID[:place], *others, "and the toad", "about toad"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+    assert SAID[place] not in short.found(SAID[place])
+
+
+def test_what_was_withdrawn_in_a_line_that_came_back_does_not_come_back_again(short) -> None:
+    tour(short)
+    whole = short.checkpoint(None, 8)
+    short.ask("and the newt", at=short.checkpoint(None, 2))
+    short.ask("and the toad", at=whole)
+    assert short.history == [*SAID, "and the toad", "about toad"]
+    short.chat.withdraw([message.id for message in short.chat.history()[6:8]])
+    short.stop("and the crow")
+    short.ask("and the ibis")
+    left = [*SAID[:6], "and the toad", "about toad", "and the crow", "and the ibis", "about ibis"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("removed", ["zebra", REMOVE_ALL_MESSAGES])
+def test_a_stopped_answer_leaves_with_its_question(short, before, removed) -> None:
+    for animal in ["lion"][:before]:
+        short.ask(f"tell me of the {animal}")
+    short.stop("tell me of the zebra")
+    assert SAID[1] in short.history
+    short.change(RemoveMessage(id=removed))
+    short.ask("and the newt")
+    left = [*(SAID[2:4] if before and removed == "zebra" else ()), "and the newt", "about newt"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
+
+
+def test_what_was_forgotten_while_the_model_answers_does_not_come_back_with_the_answer(short) -> None:
+    tour(short)
+    answers = short.model.script
+    short.model.script = lambda _: short.memory.forget("ada") and "it is 4711"
+    short.ask("what is my number")
+    assert short.history == []
+    short.model.script = answers
+    short.ask("and the newt")
+    assert (short.model.shown, short.history) == (["and the newt"], ["and the newt", "about newt"])
+
+
 # Removed inside a run
 
 
@@ -409,8 +491,7 @@ def test_what_is_cut_in_the_state_during_a_run_is_no_edit(short) -> None:
 
 def test_time_travel_goes_on_beside_removals(short) -> None:
     tour(short)
-    states = create_agent(short.model, checkpointer=short.saver).get_state_history(AT)
-    earlier = next(one.config for one in states if not one.next and len(one.values["messages"]) == 4)
+    earlier = short.checkpoint(None, 4)
     short.ask("and the newt", at=earlier)
     new = ["and the newt", "about newt"]
     assert short.every == [*SAID[:4], *(f"({line})" for line in SAID[4:]), *new]
@@ -426,6 +507,19 @@ def test_time_travel_goes_on_beside_removals(short) -> None:
     short.change(HumanMessage("and the wren", id="same"))
     short.ask("and you")
     assert short.model.shown == [*left, "and the wren", "about ibis", "and you"]
+
+
+@pytest.mark.parametrize("removed", ["zebra", REMOVE_ALL_MESSAGES])
+def test_back_in_the_first_run_the_line_that_was_left_is_not_shown(short, removed) -> None:
+    short.ask("tell me of the zebra")
+    asked, told = short.checkpoint("model", 1), short.checkpoint("MemlayerMiddleware.after_agent", 2)
+    short.change(RemoveMessage(id=removed))
+    short.ask("and the newt")
+    short.do("invoke", None, asked)
+    assert (short.model.shown, short.history) == (SAID[:1], SAID[:2])
+    short.ask("and the toad", at=told)
+    left = [*SAID[:2], "and the toad", "about toad"]
+    assert (short.model.shown, short.history) == (left[:-1], left)
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=8), st.integers(1, 9))

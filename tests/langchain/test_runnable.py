@@ -372,6 +372,14 @@ def test_a_stream_that_is_left_early_keeps_what_was_said_and_marks_it(memory, wa
     assert interrupted(memory) == ["count", "one two"]
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_answer_to_a_session_that_was_forgotten_meanwhile_is_not_stored(memory, verb) -> None:
+    pieces(with_memory(says("Hi."), memory, user_id="ada"), verb, "Hello!", at())
+    forgets = Scripted(script=lambda _: memory.forget("ada") and "Your number is 4711.")
+    pieces(with_memory(forgets, memory, user_id="ada"), verb, "My number is 4711.", at())
+    assert memory.sessions(user_id="ada") == []
+
+
 @pytest.mark.trap("langchain", 6)
 @pytest.mark.parametrize("way", ["closed", "alone", "in a chain"])
 def test_an_async_stream_that_is_left_keeps_what_was_said_when_its_loop_ends(memory, way) -> None:

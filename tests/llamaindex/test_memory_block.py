@@ -154,6 +154,22 @@ async def test_a_queue_that_begins_anew_loses_nothing_said_before_in_the_same_wo
     assert await kept(memory) == [message.content for day in days for message in day]
 
 
+@pytest.mark.parametrize("stays", [2, 3, 4, 5])
+async def test_a_question_that_is_asked_again_or_edited_does_not_store_the_talk_again(
+    stays, block, memory, framework
+):
+    """A chat client takes the last turns out of the queue, and puts others there."""
+    queue, said = framework(block), LONG[:6]
+    await queue.aput_messages([*said, ChatMessage("bye")])
+    await queue.aget()
+    await queue.aset(said[:stays])
+    for later in (PETS, RIGA):
+        for message in later:
+            await queue.aput(message)
+            await queue.aget()
+    assert await kept(memory) == texts([*said, *PETS, *RIGA])
+
+
 async def test_it_stores_nothing_where_it_is_told_so_and_recalls_all_the_same(memory, framework):
     reads = MemlayerMemoryBlock(memory, user_id="ada", accept_short_term_memory=False)
     await said_earlier(memory, PETS[0].content)
