@@ -156,10 +156,11 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[facts_mo
         changed[record.memory_id] = record
     why: facts_model.LedgerOutcome = "gave up" if batch.problem else "refused" if refusals else "nothing"
     outcome: facts_model.LedgerOutcome = "stored" if changed else why
-    result = {"reason": batch.problem, "record_ids": tuple(changed), "refusals": tuple(refusals)}
     if there or sessions.find_by_number(connection, first.session) is not None:  # they were not forgotten
         session = facts_model.session_of(first)
-        reads.note_outcome(connection, session, now, "learn", outcome, **result, model=model)
+        result: Any = {"reason": batch.problem, "record_ids": tuple(changed), "refusals": tuple(refusals)}
+        result |= {"task": "learn", "outcome": outcome, "at": now, "session_id": session.session_id}
+        reads.note_outcome(connection, session, facts_model.LedgerEntry(**result, model=model))
     if not storage_jobs.finish_once(connection, batch.jobs):
         raise _LeaseLostError
     brought = [storage_jobs.Cost("learn", model, facts=new)] if new else []

@@ -147,7 +147,8 @@ def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[mo
 
 def note(rt: Runtime, scope: Scope, task: model.Task, outcome: model.LedgerOutcome, **more: Any) -> None:
     """Write what a call did into the ledger. `more` are other fields of a `LedgerEntry`."""
-    rt.db.write(reads.note_outcome, scope, rt.now(), task, outcome, **more)
+    entry = model.LedgerEntry(task=task, outcome=outcome, at=rt.now(), session_id=scope.session_id, **more)
+    rt.db.write(reads.note_outcome, scope, entry)
 
 
 def _why(connection: Connection, rt: Runtime, reader: model.Reader, record_id: str) -> model.Why:
@@ -277,7 +278,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
             reason = str(problem)
         else:
             if scope.reach().session_id is None:
-                return _store(rt, scope, *words, fields)
+                return _store(rt, scope, words, fields)
             reason = "this conversation has no user"
     record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
     note(rt, scope, "record", "stored", reason=reason, record_ids=(record.memory_id,))
@@ -386,9 +387,10 @@ def _words_of_user(
 
 
 def _store(
-    rt: Runtime, scope: Scope, message: Any, start: int, end: int, fields: model.RecordFields
+    rt: Runtime, scope: Scope, place: tuple[Any, int, int], fields: model.RecordFields
 ) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
+    message, start, end = place
     words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
     fields |= {"confidence": _CONFIDENCE, "subject": model.USER, "modality": "states"}

@@ -596,9 +596,7 @@ def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[st
     return {one for one in names if one and check.fold(one) not in own}
 
 
-def add_evidence(
-    connection: sa.Connection, owner: Scope, ordinal: int, statement: Claim, kind: model.EvidenceKind
-) -> None:
+def add_evidence(connection: sa.Connection, owner: Scope, ordinal: int, statement: Claim, kind: str) -> None:
     """Let a fact rest on a statement: on the words of a message, or on what the application said, of message 0."""
     said, quote = statement.record, statement.quote
     if quote is None and said.subject is None:
@@ -760,23 +758,14 @@ def restore_evidence(connection: sa.Connection, fact: Record, ordinal: int, said
 _ENTRY = TypeAdapter(model.LedgerEntry)
 
 
-def note_outcome(
-    connection: sa.Connection,
-    /,
-    scope: Scope,
-    at: datetime,
-    task: model.Task,
-    outcome: model.LedgerOutcome,
-    **more: Any,
-) -> None:
-    """Store what a call did. `more` are other fields of a `LedgerEntry`."""
-    entry = model.LedgerEntry(task=task, outcome=outcome, at=at, session_id=scope.session_id, **more)
+def note_outcome(connection: sa.Connection, scope: Scope, entry: model.LedgerEntry) -> None:
+    """Store what a call did."""
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
         "bucket": scope.session_bucket if scope.session_id is not None else None,
         "body": _ENTRY.dump_json(entry, exclude_defaults=True).decode(),
-        "at": statements.to_micros(at),
+        "at": statements.to_micros(entry.at),
     }
     connection.execute(sa.insert(outcomes).values(row))
 

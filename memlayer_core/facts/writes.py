@@ -7,7 +7,7 @@ Each version of a record has its own number, which is the key of its text: a key
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -573,22 +573,20 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
         ended = _gave_way(row), records.c.valid_until <= to_micros(now)
         heads += connection.execute(sa.select(records).where(*ended))
         taken_in = []
-    gone = _with_predecessors(connection, reach, heads, *taken_in)
+    gone = found = {one.ordinal for one in heads}
+    while found:  # what they replaced would be in force again without them
+        gave_way = records.c.namespace == reach.namespace, records.c.replaced_by.in_(found), *taken_in
+        found = set(connection.scalars(sa.select(records.c.ordinal).where(*gave_way))) - gone
+        gone = gone | found
     sources = reads.sources_of(connection, reach.namespace, gone)
     lock_messages(connection, chain(*sources.values()))
     texts.lock_owners(connection, _names_of(reach))
-    rows = _erase(connection, reach, gone, now)
+    these = records.c.namespace == reach.namespace, records.c.ordinal.in_(gone)
+    rows = connection.execute(sa.select(records).where(*these)).all()
+    delete_records(connection, rows, now)
+    reads.note_forgotten(connection, reach, {(one.ordinal, one.created_at) for one in rows})
     replay(connection, [row], now)
     return len({one.ordinal for one in rows if one.about is not None} | {ordinal})
-
-
-def _erase(connection: sa.Connection, owner: Scope, ordinals: Collection[int], now: datetime) -> list[Any]:
-    """Delete records for good: they are not learned again, and no import brings them back. Returns the rows of their versions."""
-    these = records.c.namespace == owner.namespace, records.c.ordinal.in_(ordinals)
-    rows = list(connection.execute(sa.select(records).where(*these)))
-    delete_records(connection, rows, now)
-    reads.note_forgotten(connection, owner, {(one.ordinal, one.created_at) for one in rows})
-    return rows
 
 
 def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment: int, now: datetime) -> int:
@@ -616,11 +614,10 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
     ):
         withdrawn = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
         if versions := _versions(connection, namespace, ordinal):
-            left = versions[-1].mentions - sum(row.kind != "ended" for row in withdrawn)
             gone = {row.text for row in withdrawn} | {
                 versions[-1].text for row in withdrawn if row.kind == "said"
             }
-            touched.append(_without(connection, versions, gone, left, now))
+            touched.append(_without(connection, versions, gone, now))
     for row in rows:  # words of an earlier version
         if row.ordinal is None and row.more is not None:
             earlier = (
@@ -639,15 +636,13 @@ def said_in(reach: Scope, session_id: str) -> Any:
     return sa.and_(evidence.c.namespace == reach.namespace, agent, *here)
 
 
-def _without(
-    connection: sa.Connection, versions: Sequence[Any], gone: set[str | None], mentions: int, now: datetime
-) -> Any:
+def _without(connection: sa.Connection, versions: Sequence[Any], gone: set[str | None], now: datetime) -> Any:
     """Let a record not say some words any more, unless other evidence does; without any, delete it. Returns its newest row."""
     of_it = evidence.c.namespace == versions[0].namespace, evidence.c.ordinal == versions[0].ordinal
     left = connection.execute(sa.select(evidence).where(*of_it).order_by(evidence.c.number)).all()
     words = [row.text for row in left if row.kind != "ended"]
     for one in versions if left else ():
-        record = replace(reads.record_of(one), mentions=max(1, mentions), session_id=None)
+        record = replace(reads.record_of(one), mentions=max(1, len(words)), session_id=None)
         if one.text in gone.difference(words):
             record = replace(record, raw=words[0] if words else record.value or record.raw, summary=None)
             take_away(connection, [one], now)
@@ -817,32 +812,14 @@ def delete_archived(
         limit: Of how many archived records at most.
         now: The present, for jobs.
     """
-    archived, values = sa.select(records).where(_ARCHIVED), _values(settings, at, days)
-    numbers: dict[Scope, list[int]] = {}
-    for row in connection.execute(archived.order_by(records.c.number).limit(limit), values):
-        numbers.setdefault(reads.record_of(row).owner, []).append(row.number)
-    texts.lock_owners(connection, {name for one in numbers for name in _names_of(one)})
-    deleted = 0
-    for owner, some in numbers.items():
-        heads = connection.execute(archived.where(records.c.number.in_(some)), values).all()
-        gone = _erase(connection, owner, _with_predecessors(connection, owner, heads), now)
-        deleted += len({row.ordinal for row in gone})
-        for head in heads:
-            result = {"reason": _reason(head, at), "record_ids": (memory_id(head.user_id, head.ordinal),)}
-            reads.note_outcome(connection, owner, at, "maintain", "deleted", **result)
+    archived, deleted = sa.select(records).where(_ARCHIVED).order_by(records.c.number).limit(limit), 0
+    for row in connection.execute(archived, _values(settings, at, days)).all():
+        owner, record_id = reads.record_of(row).owner, memory_id(row.user_id, row.ordinal)
+        deleted += forget_fact(connection, owner, record_id, now)
+        result: Any = {"reason": _reason(row, at), "record_ids": (record_id,), "session_id": owner.session_id}
+        entry = model.LedgerEntry(task="maintain", outcome="deleted", at=at, **result)
+        reads.note_outcome(connection, owner, entry)
     return deleted
-
-
-def _with_predecessors(
-    connection: sa.Connection, owner: Scope, heads: Iterable[Any], *conditions: Any
-) -> set[int]:
-    """Return the numbers of records, and of all that they replaced, since these would be in force again without them."""
-    every = found = {row.ordinal for row in heads}
-    while found:
-        gave_way = records.c.namespace == owner.namespace, records.c.replaced_by.in_(found), *conditions
-        found = set(connection.scalars(sa.select(records.c.ordinal).where(*gave_way))) - every
-        every = every | found
-    return every
 
 
 def _reason(row: Any, now: datetime) -> str:
