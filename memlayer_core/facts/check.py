@@ -61,17 +61,9 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
     Raises:
         InvalidRecordError: It cannot be stored.
     """
-    made = Record(
-        memory_id="",
-        **asdict(scope),
-        type="semantic",
-        raw=text,  # type: ignore[arg-type]  # checked below
-        created_at=now,
-        updated_at=now,
-        first_observed=now,
-        is_rated="importance" in fields,
-    )
-    return _with_fields(made, fields, now)
+    made: Any = {"memory_id": "", "type": "semantic", "raw": text, "is_rated": "importance" in fields}
+    made |= asdict(scope) | dict.fromkeys(("created_at", "updated_at", "first_observed"), now)
+    return _with_fields(Record(**made), fields, now)
 
 
 def as_fact(record: Record, fields: Mapping[str, Any]) -> Record:

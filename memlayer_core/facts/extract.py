@@ -38,7 +38,7 @@ def queue(rt: Runtime, keys: Sequence[int]) -> None:
     turns = EVERY if settings.extraction_with_summaries else settings.extraction_turns
     later = now + timedelta(seconds=settings.extraction_idle_seconds)
     ended = now + timedelta(days=settings.session_idle_days or _IDLE_DAYS)
-    rt.db.write(writes.queue, keys, turns, now, later, max(later, ended))
+    rt.db.write(writes.queue, keys, turns, now, (later, max(later, ended)))
 
 
 def begin(rt: Runtime) -> None:
@@ -202,12 +202,12 @@ class _Batch:
         self.problem = ""
         self._known = reads.known_facts(connection, reader_of(rt, self._owner, ()))
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
-        self._before: dict[int, facts_model.Spoken] = {}
-        for key, before in reads.before_each(connection, rows).items():
-            if before.message.role == "assistant" and before.message.is_told:
-                text = rt.own_words(first.namespace, before.message.text)
-                assert before.message.created_at is not None  # it was stored
-                self._before[key] = facts_model.Spoken("assistant", text, before.message.created_at)
+        before = {key: one.message for key, one in reads.before_each(connection, rows).items()}
+        self._before = {
+            key: facts_model.Spoken("assistant", rt.own_words(first.namespace, said.text), said.created_at)
+            for key, said in before.items()
+            if said.role == "assistant" and said.is_told and said.created_at is not None
+        }
         self._vectors: dict[int, FloatVector] = {}
         if len(self._known) > _SHOWN:
             keys = {*words, *(key for _, sources in self._known for key in sources)}

@@ -239,8 +239,11 @@ class Assertion(BaseModel):
             InvalidRecordError: It is not an ISO date.
         """
         try:
-            since = datetime.fromisoformat(self.valid_from) if self.valid_from else None
-            return with_offset(since, "valid_from")
+            return (
+                with_offset(datetime.fromisoformat(self.valid_from), "valid_from")
+                if self.valid_from
+                else None
+            )
         except ValueError:
             raise InvalidRecordError(
                 f"`valid_from` must be an ISO date, got {self.valid_from!r:.80}",

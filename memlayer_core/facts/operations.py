@@ -272,14 +272,16 @@ def _fields(operation: Operation, target: Record | None, speaker: str) -> dict[s
         raise RefusedError("its key is not a short noun")
     if operation.many:
         category = COLLECTION
-    return {
+    said = {
         "key": key,
-        "subject": speaker if fold(subject) == USER else subject,
         "value": value,
         "category": category,
         "modality": modality,
-        "confidence": operation.confidence,
         "always": operation.always,
+    }
+    return said | {
+        "subject": speaker if fold(subject) == USER else subject,
+        "confidence": operation.confidence,
     }
 
 
@@ -300,14 +302,9 @@ def _dated(record: Record, operation: Operation, line: Spoken) -> Record:
     if since is not None and until is not None and until <= since:
         raise RefusedError("it ends before it begins")
     is_past = until is not None and until <= said_at
-    return replace(
-        record,
-        first_observed=said_at,
-        occurred_at=said_at,
-        valid_from=said_at if since is None and record.key is not None and not is_past else since,
-        valid_until=until if is_past else None,
-        expires_at=None if is_past else until,
-    )
+    begins = said_at if since is None and record.key is not None and not is_past else since
+    times: Any = {"valid_from": begins, "valid_until" if is_past else "expires_at": until}
+    return replace(record, first_observed=said_at, occurred_at=said_at, **times)
 
 
 def _period(text: str | None, zone: tzinfo | None) -> tuple[datetime | None, datetime | None]:

@@ -109,7 +109,7 @@ def terms_of(record: Record) -> Sequence[str]:
 def columns_of(record: Record) -> dict[str, Any]:
     """Return the columns of a version of a record, without its numbers and without its recalls, which others note."""
     owner, replaced_by = record.owner, record.replaced_by
-    labels = _allowed(record) | {tag_label(tag) for tag in record.tags}
+    labels = _allowed(record) | {_label("t", tag) for tag in record.tags}
     return {
         **{name: getattr(record, name) for name in _PLAIN},
         **{name: in_micros(getattr(record, name)) for name in ("created_at", "updated_at", *_HELD_TIMES)},
@@ -145,21 +145,17 @@ def _allowed(record: Record) -> set[str]:
     """Return the labels of the users and roles that a record names."""
     access, tenant_id = record.access_control, record.tenant_id
     users = {Scope(user, tenant_id=tenant_id).user_bucket for user in access.allowed_users}
-    return users | {_role_label(tenant_id, role) for role in access.allowed_roles}
+    return users | {_label("r", tenant_id, role) for role in access.allowed_roles}
 
 
 def grantees(reach: Scope, roles: Iterable[str]) -> list[str]:
     """Return the labels of a reader: of the user, and of the roles."""
-    return [reach.user_bucket, *(_role_label(reach.tenant_id, role) for role in roles)]
+    return [reach.user_bucket, *(_label("r", reach.tenant_id, role) for role in roles)]
 
 
-def _role_label(tenant_id: str, role: str) -> str:
-    return "r" + _digest(tenant_id, role)
-
-
-def tag_label(tag: str) -> str:
-    """Return the label of a tag."""
-    return "t" + _digest(tag)
+def _label(kind: str, *parts: str) -> str:
+    """Return the label of a role of a tenant (`"r"`), or of a tag (`"t"`)."""
+    return kind + _digest(*parts)
 
 
 def record_of(row: Any) -> Record:
@@ -466,7 +462,7 @@ def _is_asserted(about: str) -> Any:
 
 def _has_tags(tags: Collection[str]) -> Any:
     """Return the condition that records have all of some tags."""
-    return sa.and_(*(records.c.labels.contains(f" {tag_label(tag)} ") for tag in tags))
+    return sa.and_(*(records.c.labels.contains(f" {_label('t', tag)} ") for tag in tags))
 
 
 def replaced(connection: sa.Connection, reach: Scope, ordinal: int) -> list[Record]:

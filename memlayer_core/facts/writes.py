@@ -310,7 +310,7 @@ def remember(connection: sa.Connection, statement: Claim, now: datetime) -> tupl
         return decision, None
     is_new = decision.kind not in {"confirm", "end"}
     ordinal = count(connection, owner) if is_new else old[0].ordinal
-    record = _find_time(connection, statement, decision, old, ordinal, now)
+    record = _find_time(connection, statement, (decision, old), ordinal, now)
     if decision.kind == "confirm":
         return decision, _confirm(connection, old[0], statement, now)
     if decision.kind == "end":
@@ -353,13 +353,13 @@ def _ended_since(connection: sa.Connection, new: Record, now: datetime) -> Any |
 def _find_time(
     connection: sa.Connection,
     statement: Claim,
-    decision: Decision,
-    old: Sequence[Any],
+    decided: tuple[Decision, list[Any]],
     ordinal: int,
     now: datetime,
 ) -> Record:
     """Let facts end as it was decided. Returns the record of the statement, with the time that others leave a new fact."""
-    record, until, after = statement.record, decision.until, old[0].ordinal if old else ordinal
+    (decision, old), record = decided, statement.record
+    until, after = decision.until, old[0].ordinal if old else ordinal
     said = record.first_observed
     if decision.kind == "confirm":
         _close(connection, old[1:], ordinal, until, said, now)
@@ -723,7 +723,7 @@ def _tell_again(connection: sa.Connection, row: Any, quote: Any, told: set[int],
     ordinal = row.ordinal if is_new else old[0].ordinal
     if is_new and ordinal in told:
         ordinal = count(connection, statement.record.owner)
-    record = _find_time(connection, statement, decision, old, ordinal, now)
+    record = _find_time(connection, statement, (decision, old), ordinal, now)
     if kind == "confirmed":
         known, record = reads.record_of(old[0]), _confirmed(connection, old[0], statement, now)
         same = {name: getattr(known, name) for name in ("confidence", "importance", "updated_at", "mentions")}
@@ -846,7 +846,7 @@ def begin_learning(connection: sa.Connection, now: datetime, days: float) -> Non
     said = messages.c.role == "user", IN_FORCE, messages.c.created_at >= to_micros(now - timedelta(days=days))
     keys = connection.scalars(sa.select(messages.c.key).where(*said).order_by(messages.c.key)).all()
     for some in statements.chunks(keys):
-        queue(connection, some, 1, now, now, now)
+        queue(connection, some, 1, now, (now, now))
 
 
 _FEW = 3
@@ -858,14 +858,15 @@ def queue(
     keys: Sequence[int],
     turns: int,
     now: datetime,
-    later: datetime,
-    ended: datetime,
+    latest: tuple[datetime, datetime],
 ) -> None:
     """Queue jobs of kind `"learn"` for those of some messages that a user said.
 
-    The messages of a session wait until there are `turns` of them. Three or more wait at most until `later`. Fewer wait
-    until the session ends, at most until `ended`. Messages that wait in the user's other sessions are due now.
+    The messages of a session wait until there are `turns` of them. Three or more wait at most until the first of the
+    `latest` times. Fewer wait until the session ends, at most until the second one. Messages that wait in the user's
+    other sessions are due now.
     """
+    later, ended = latest
     rows = reads.from_users(connection, keys)
     for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
         said, stretch = list(some), storage_jobs.Stretch(session, 0, LAST)
