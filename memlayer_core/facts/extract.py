@@ -38,7 +38,7 @@ def queue(rt: Runtime, keys: Sequence[int]) -> None:
     turns = EVERY if settings.extraction_with_summaries else settings.extraction_turns
     later = now + timedelta(seconds=settings.extraction_idle_seconds)
     ended = now + timedelta(days=settings.session_idle_days or _IDLE_DAYS)
-    rt.db.write(writes.queue, keys, turns, now, (later, max(later, ended)))
+    rt.db.write(writes.queue, keys, turns, now, later, max(later, ended))
 
 
 def begin(rt: Runtime) -> None:

@@ -239,11 +239,8 @@ class Assertion(BaseModel):
             InvalidRecordError: It is not an ISO date.
         """
         try:
-            return (
-                with_offset(datetime.fromisoformat(self.valid_from), "valid_from")
-                if self.valid_from
-                else None
-            )
+            since = datetime.fromisoformat(self.valid_from) if self.valid_from else None
+            return with_offset(since, "valid_from")
         except ValueError:
             raise InvalidRecordError(
                 f"`valid_from` must be an ISO date, got {self.valid_from!r:.80}",
@@ -281,7 +278,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
             reason = str(problem)
         else:
             if scope.reach().session_id is None:
-                return _store(rt, scope, words, fields)
+                return _store(rt, scope, *words, fields)
             reason = "this conversation has no user"
     record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
     note(rt, scope, "record", "stored", reason=reason, record_ids=(record.memory_id,))
@@ -390,10 +387,9 @@ def _words_of_user(
 
 
 def _store(
-    rt: Runtime, scope: Scope, place: tuple[Any, int, int], fields: model.RecordFields
+    rt: Runtime, scope: Scope, message: Any, start: int, end: int, fields: model.RecordFields
 ) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
-    message, start, end = place
     words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
     fields |= {"confidence": _CONFIDENCE, "subject": model.USER, "modality": "states"}

@@ -272,17 +272,9 @@ def _fields(operation: Operation, target: Record | None, speaker: str) -> dict[s
         raise RefusedError("its key is not a short noun")
     if operation.many:
         category = COLLECTION
-    said = {
-        "key": key,
-        "value": value,
-        "category": category,
-        "modality": modality,
-        "always": operation.always,
-    }
-    return said | {
-        "subject": speaker if fold(subject) == USER else subject,
-        "confidence": operation.confidence,
-    }
+    said: dict[str, Any] = {"key": key, "value": value, "category": category, "modality": modality}
+    said |= {"always": operation.always, "confidence": operation.confidence}
+    return said | {"subject": speaker if fold(subject) == USER else subject}
 
 
 def _dated(record: Record, operation: Operation, line: Spoken) -> Record:

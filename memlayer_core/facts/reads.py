@@ -608,6 +608,21 @@ def add_evidence(connection: sa.Connection, owner: Scope, ordinal: int, statemen
     _insert(connection, owner, kind, [row])
 
 
+def claim_of(row: Any, quote: Any, *, is_told: bool) -> Claim:
+    """Return what was said when evidence was found, about a fact that is told again already if `is_told`."""
+    more, ends, known = json.loads(quote.more or "{}"), quote.kind == "ended", record_of(row)
+    said: Any = {name: in_time(getattr(quote, name)) for name in ("valid_from", "expires_at")}
+    said["valid_until"] = in_time(more.pop("valid_until", None))
+    said |= dict.fromkeys(("first_observed", "occurred_at"), statements.from_micros(quote.said_at))
+    said |= {"session_id": quote.session_id, "mentions": max(1, row.mentions), "replaced_by": None}
+    if quote.text not in {None, known.raw}:
+        said |= {"raw": quote.text, "summary": None}
+    more["begins_by"] = in_time(more.get("begins_by"))
+    more["targets"] = ((known.memory_id,) if is_told else ()) if ends else tuple(more.get("targets", ()))
+    place = quote.message, quote.start, quote.until
+    return Claim(record=replace(known, **said), quote=place, ends=ends, **more)
+
+
 def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store evidence of a kind, of one owner."""
     whole = {"namespace": owner.namespace, "agent_id": owner.agent_id, "kind": kind, "start": 0, "until": 0}

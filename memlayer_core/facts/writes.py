@@ -6,7 +6,6 @@ the other, and there is no deadlock.
 Each version of a record has its own number, which is the key of its text: a key never means two texts.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -351,14 +350,10 @@ def _ended_since(connection: sa.Connection, new: Record, now: datetime) -> Any |
 
 
 def _find_time(
-    connection: sa.Connection,
-    statement: Claim,
-    decided: tuple[Decision, list[Any]],
-    ordinal: int,
-    now: datetime,
+    connection: sa.Connection, statement: Claim, what: tuple[Decision, list[Any]], ordinal: int, now: datetime
 ) -> Record:
     """Let facts end as it was decided. Returns the record of the statement, with the time that others leave a new fact."""
-    (decision, old), record = decided, statement.record
+    (decision, old), record = what, statement.record
     until, after = decision.until, old[0].ordinal if old else ordinal
     said = record.first_observed
     if decision.kind == "confirm":
@@ -608,24 +603,19 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
         return
     texts.lock_owners(connection, owners)
     rows = connection.execute(sa.delete(evidence).where(condition).returning(evidence)).all()
-    touched: list[Any] = []
-    for namespace, ordinal in sorted(
-        {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
-    ):
-        withdrawn = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
+    touched, of_records = list[Any](), [row for row in rows if row.ordinal is not None]
+    for namespace, ordinal in sorted({(row.namespace, row.ordinal) for row in of_records}):
+        withdrawn = [row for row in of_records if (row.namespace, row.ordinal) == (namespace, ordinal)]
         if versions := _versions(connection, namespace, ordinal):
-            gone = {row.text for row in withdrawn} | {
-                versions[-1].text for row in withdrawn if row.kind == "said"
-            }
+            gone = {row.text for row in withdrawn}
+            gone |= {versions[-1].text for row in withdrawn if row.kind == "said"}
             touched.append(_without(connection, versions, gone, now))
-    for row in rows:  # words of an earlier version
-        if row.ordinal is None and row.more is not None:
-            earlier = (
-                records.c.namespace == row.namespace,
-                records.c.ordinal == int(row.more),
-                records.c.text == row.text,
-            )
-            connection.execute(sa.delete(records).where(*earlier, records.c.replaced_by.is_not(None)))
+    every = records.c
+    for row in (
+        one for one in rows if one.ordinal is None and one.more is not None
+    ):  # words of an earlier version
+        earlier = every.namespace == row.namespace, every.ordinal == int(row.more), every.text == row.text
+        connection.execute(sa.delete(records).where(*earlier, every.replaced_by.is_not(None)))
     replay(connection, touched, now)
 
 
@@ -716,7 +706,7 @@ def _tell_again(connection: sa.Connection, row: Any, quote: Any, told: set[int],
         told: The numbers of the facts that are told again; it is changed.
         now: The present.
     """
-    statement = _claim_of(row, quote, is_told=row.ordinal in told)
+    statement = reads.claim_of(row, quote, is_told=row.ordinal in told)
     decision, old = _decide(connection, statement, now)
     is_new = decision.kind not in {"confirm", "end"}
     kind: model.EvidenceKind = "said" if is_new else "confirmed" if decision.kind == "confirm" else "ended"
@@ -736,21 +726,6 @@ def _tell_again(connection: sa.Connection, row: Any, quote: Any, told: set[int],
         _set(connection, records, records.c.number == row.number, **reads.columns_of(record))
     told.add(ordinal)
     _set(connection, evidence, evidence.c.number == quote.number, ordinal=ordinal, kind=kind)
-
-
-def _claim_of(row: Any, quote: Any, *, is_told: bool) -> Claim:
-    """Return what was said when evidence was found, about a fact that is told again already if `is_told`."""
-    more, ends, known = json.loads(quote.more or "{}"), quote.kind == "ended", reads.record_of(row)
-    said: Any = {name: reads.in_time(getattr(quote, name)) for name in ("valid_from", "expires_at")}
-    said["valid_until"] = reads.in_time(more.pop("valid_until", None))
-    said |= dict.fromkeys(("first_observed", "occurred_at"), statements.from_micros(quote.said_at))
-    said |= {"session_id": quote.session_id, "mentions": max(1, row.mentions), "replaced_by": None}
-    if quote.text not in {None, known.raw}:
-        said |= {"raw": quote.text, "summary": None}
-    more["begins_by"] = reads.in_time(more.get("begins_by"))
-    more["targets"] = ((known.memory_id,) if is_told else ()) if ends else tuple(more.get("targets", ()))
-    place = quote.message, quote.start, quote.until
-    return Claim(record=replace(known, **said), quote=place, ends=ends, **more)
 
 
 def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, sa.Row[Any]]:
@@ -846,7 +821,7 @@ def begin_learning(connection: sa.Connection, now: datetime, days: float) -> Non
     said = messages.c.role == "user", IN_FORCE, messages.c.created_at >= to_micros(now - timedelta(days=days))
     keys = connection.scalars(sa.select(messages.c.key).where(*said).order_by(messages.c.key)).all()
     for some in statements.chunks(keys):
-        queue(connection, some, 1, now, (now, now))
+        queue(connection, some, 1, now, now, now)
 
 
 _FEW = 3
@@ -858,15 +833,14 @@ def queue(
     keys: Sequence[int],
     turns: int,
     now: datetime,
-    latest: tuple[datetime, datetime],
+    later: datetime,
+    ended: datetime,
 ) -> None:
     """Queue jobs of kind `"learn"` for those of some messages that a user said.
 
-    The messages of a session wait until there are `turns` of them. Three or more wait at most until the first of the
-    `latest` times. Fewer wait until the session ends, at most until the second one. Messages that wait in the user's
-    other sessions are due now.
+    The messages of a session wait until there are `turns` of them. Three or more wait at most until `later`. Fewer wait
+    until the session ends, at most until `ended`. Messages that wait in the user's other sessions are due now.
     """
-    later, ended = latest
     rows = reads.from_users(connection, keys)
     for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
         said, stretch = list(some), storage_jobs.Stretch(session, 0, LAST)

@@ -31,9 +31,8 @@ def sessions_of(reach: Scope) -> sa.Select[Any]:
     query = sa.select(sessions).where(whose).order_by(sessions.c.number)
     if reach.agent_id is not None:
         query = query.where(sessions.c.agent_id == reach.agent_id)
-    return (
-        query if reach.session_id is None else query.where(is_within(sessions.c.session_id, reach.session_id))
-    )
+    within = sa.true() if reach.session_id is None else is_within(sessions.c.session_id, reach.session_id)
+    return query.where(within)
 
 
 def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetReport:
