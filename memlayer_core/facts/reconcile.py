@@ -11,7 +11,6 @@ A model decides about values that are only similar: it names the facts that its 
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from types import MappingProxyType
 
 from memlayer_core.facts.check import INFERRED, TOLERANCE, fold, key_of
 from memlayer_core.facts.model import COLLECTION, IDENTITY, Claim, Decision, Record
@@ -21,10 +20,7 @@ _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
 
 
 def reconcile(
-    facts: Sequence[Record],
-    statement: Claim,
-    now: datetime,
-    said_again: Mapping[str, datetime] = MappingProxyType({}),
+    facts: Sequence[Record], statement: Claim, now: datetime, last_said: Mapping[str, datetime] | None = None
 ) -> Decision:
     """Decide what to do with a statement.
 
@@ -33,9 +29,9 @@ def reconcile(
         statement: The statement.
         now: The present. Facts that expired or ended before it, and before the statement, are of the past, and are ignored.
             Facts that begin later than the statement are ignored, too, unless it names them or says the same.
-        said_again: When some of the facts were last said, by their ids.
+        last_said: When some of the facts were last said, by their ids.
     """
-    new = statement.record
+    new, said_again = statement.record, last_said or {}
     at = max(now, new.first_observed)
     since = max(at, new.valid_from or at)
     held = [
