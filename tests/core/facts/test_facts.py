@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -483,6 +485,101 @@ def test_facts_are_what_is_left_says_in_order(steps: list[Any]) -> None:
         memory.flush()
         found, expected = (memory.records(user_id=user) for user in ("one", "other"))
         assert {*map(fields, found)} == {*map(fields, expected)}
+
+
+TOLD = re.compile(r"\[(\d+)\] \S+ [^:]+: (home=(\w+))(?: since (\S+))?(?: until (\S+))?$", re.MULTILINE)
+DAYS = st.none() | st.sampled_from([5, 100, 400])
+HOMES = st.sampled_from(PLACES)
+TOLD_STEPS = st.lists(
+    st.tuples(st.just("say"), HOMES, DAYS, st.none() | st.sampled_from([5, 100]))
+    | st.tuples(st.just("remember"), HOMES, DAYS)
+    | st.tuples(st.just("delete"), st.integers(0, 3)),
+    max_size=6,
+)
+
+
+def reads_times(_: str, prompt: str) -> str:
+    """Read where somebody lives, since when and until when, as a model would."""
+    names = "messages", "quote", "value", "since", "until"
+    found = (dict(zip(names, one, strict=True)) for one in TOLD.findall(prompt))
+    return json.dumps({"operations": [{"op": "add", "key": "home", **one} for one in found]})
+
+
+def homes(memory: Memory, user: str) -> list[list[str | None]]:
+    """Return where a user lived, every few weeks, and where now."""
+    moments = [MAY + timedelta(days=day, hours=3) for day in range(-600, 200, 20)]
+    views = (memory.records(user_id=user, as_of=at) for at in moments)
+    return [sorted(one.value for one in some) for some in (*views, memory.records(user_id=user))]
+
+
+@example(
+    [("say", "Graz", None, None), ("say", "Rome", None, None), ("say", "Oslo", 100, None), ("delete", 1)]
+)
+@example([("say", "Graz", 400, None), ("say", "Graz", 100, None), ("delete", 0)])
+@example([("say", "Graz", None, None), ("say", "Rome", None, 5), ("remember", "Oslo", 100), ("delete", 0)])
+@given(TOLD_STEPS)
+@hypothesis_settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+)
+@pytest.mark.slow
+def test_what_is_deleted_is_as_if_it_had_never_been_said(steps: list[Any]) -> None:
+    """Whatever is said of whichever time, and deleted: each moment is as without it."""
+    with Memory.in_memory(settings=QUIET, extractor=reads_times) as memory:
+        one, other = (memory.chat(user_id=user, session_id="s") for user in ("one", "other"))
+        left: list[tuple[str, Callable[[Any], object]]] = []
+        for number, action in enumerate(steps):
+            said_at = MAY + timedelta(days=30 * number)
+            since = said_at - timedelta(days=action[2] or 0) if len(action) > 2 else said_at
+            match action:
+                case ("say", place, begins, ends):
+                    until = f" until {(said_at - timedelta(days=ends)).date()}" if ends else ""
+                    text = f"home={place}" + (f" since {since.date()}" if begins and not ends else until)
+                    said = Message("user", text, id=f"m{number}", created_at=said_at)
+                    left.append((said.id or "", lambda chat, said=said: chat.add_messages([said])))
+                case ("remember", place, begins):
+                    fields = {"valid_from": since} if begins else {}
+                    text = f"A flat in {place}, {number}."
+                    left.append(
+                        (
+                            "",
+                            lambda chat, text=text, fields=fields, place=place: chat.remember(
+                                text, key="home", value=place, **fields
+                            ),
+                        )
+                    )
+                case ("delete", place) if place < len(left) and left[place][0]:
+                    one.delete_message(left.pop(place)[0])
+            if action[0] != "delete":
+                left[-1][1](one)
+            memory.flush()
+        for _, say_again in left:
+            say_again(other)
+            memory.flush()
+        assert homes(memory, "one") == homes(memory, "other")
+
+
+def test_an_older_talk_that_is_read_later_revives_nothing_that_ended(store: Memory, chat: Any) -> None:
+    say(chat, "I work at Acme.", start=MAY)
+    [job] = store.records(user_id="louis")
+    chat.remember("No job.", key="employer", value="Acme", valid_until=MAY + timedelta(days=60))
+    assert store.records(user_id="louis") == []
+    older = store.chat(user_id="louis", session_id="older")
+    say(older, "I work at Acme, and like it.", start=MAY + timedelta(days=20))
+    assert store.records(user_id="louis") == []
+    assert ever(store)["Acme"].memory_id == job.memory_id
+
+
+@pytest.mark.parametrize("goes", ["delete_message", "forget"])
+def test_words_of_an_earlier_version_go_with_their_message(store: Memory, chat: Any, goes: str) -> None:
+    [spoken] = say(chat, "I live in Graz, and my PIN is 4711.")
+    [home] = store.records(user_id="louis")
+    store.chat(user_id="louis", session_id="t").revise(home.memory_id, "A flat in Rome", value="Rome")
+    if goes == "forget":
+        store.forget("louis", session_id="s")
+    else:
+        chat.delete_message(spoken)
+    [left] = store.records(user_id="louis", all_versions=True)
+    assert (left.value, left.version) == ("Rome", 2)
 
 
 @pytest.mark.trap("layered", 7)
