@@ -219,10 +219,12 @@ records = _table(
     sa.Index("memlayer_records_words", "digest", unique=True, sqlite_where=_IS_NEWEST),
 )
 
-# The words that a record rests on. `message`, `start` and `until` say where they stand, and `ordinal` is the number of the
-# record among its user's; None: somebody deleted that record, or an import brought the message and what was learned of it, and
-# the message is not read again. `text` is what the record would say without the other words. The kind `forgotten` is of no
-# message: it says that somebody deleted the record with this number, which was made at `said_at`.
+# What a record rests on. `message`, `start` and `until` say where the words stand; with message 0, the application said it, in the
+# session `session_id`. `ordinal` is the number of the record among its user's; None: somebody deleted that record, or an import
+# brought the message and what was learned of it, and the message is not read again. `text` is what the record would say without
+# the other words; `valid_from`, `expires_at` and `more` (JSON) have the rest of the statement, so that all of them can be decided
+# again. Where a record got a new version, `text` is of an earlier one, and `more` is the record's number. The kind `forgotten` is
+# of no message: it says that somebody deleted the record with this number, which was made at `said_at`.
 evidence = _serial_table(
     "memlayer_evidence",
     *_always(_Namespace, "namespace"),
