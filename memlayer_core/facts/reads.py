@@ -599,20 +599,28 @@ def add_evidence(connection: sa.Connection, owner: Scope, ordinal: int, statemen
         return
     key, start, until = quote or (0, 0, 0)
     row = {"ordinal": ordinal, "message": key, "start": start, "until": until, "model": statement.model}
-    row |= {"text": said.raw, "said_at": in_micros(said.first_observed)}
-    row |= {name: in_micros(getattr(said, name)) for name in ("valid_from", "expires_at")}
-    more = {"targets": statement.targets, "is_correction": statement.is_correction}
-    times = {"begins_by": statement.begins_by, "valid_until": said.valid_until}
+    row |= {"text": said.raw, "said_at": in_micros(said.first_observed), **_times_of(said)}
     row["session_id"] = said.session_id if quote is None else None
-    row["more"] = json.dumps(more | {name: in_micros(at) for name, at in times.items()})
+    more = {"targets": statement.targets, "is_correction": statement.is_correction}
+    row["more"] = json.dumps({**more, "begins_by": in_micros(statement.begins_by)})
     _insert(connection, owner, kind, [row])
+
+
+def _times_of(record: Record) -> dict[str, int | None]:
+    return {name: in_micros(getattr(record, name)) for name in _HELD_TIMES}
+
+
+def retime(connection: sa.Connection, record: Record, ordinal: int) -> None:
+    """Let the evidence of a record say its times, which were changed."""
+    of_it = evidence.c.namespace == record.owner.namespace, evidence.c.ordinal == ordinal
+    said = sa.update(evidence).where(*of_it, evidence.c.kind.in_(["said", "confirmed"]))
+    connection.execute(said.values(_times_of(record)))
 
 
 def claim_of(row: Any, quote: Any, *, is_told: bool) -> Claim:
     """Return what was said when evidence was found, about a fact that is told again already if `is_told`."""
     more, ends, known = json.loads(quote.more or "{}"), quote.kind == "ended", record_of(row)
-    said: Any = {name: in_time(getattr(quote, name)) for name in ("valid_from", "expires_at")}
-    said["valid_until"] = in_time(more.pop("valid_until", None))
+    said: Any = {name: in_time(getattr(quote, name)) for name in _HELD_TIMES}
     said |= dict.fromkeys(("first_observed", "occurred_at"), statements.from_micros(quote.said_at))
     said |= {"session_id": quote.session_id, "mentions": max(1, row.mentions), "replaced_by": None}
     if quote.text not in {None, known.raw}:

@@ -81,6 +81,8 @@ def revise(
         _set(connection, records, *merged, about=None)
         said = Claim(record=record, quote=quote, model="agent" if quote is not None else None)
         reads.add_evidence(connection, record.owner, ordinals[0], said, "said")
+    else:
+        reads.retime(connection, record, ordinals[0])
     return record
 
 

@@ -222,7 +222,7 @@ records = _table(
 # What a record rests on. `message`, `start` and `until` say where the words stand; with message 0, the application said it, in the
 # session `session_id`. `ordinal` is the number of the record among its user's; None: somebody deleted that record, or an import
 # brought the message and what was learned of it, and the message is not read again. `text` is what the record would say without
-# the other words; `valid_from`, `expires_at` and `more` (JSON) have the rest of the statement, so that all of them can be decided
+# the other words; the three times and `more` (JSON) have the rest of the statement, so that all of them can be decided
 # again. Where a record got a new version, `text` is of an earlier one, and `more` is the record's number. The kind `forgotten` is
 # of no message: it says that somebody deleted the record with this number, which was made at `said_at`.
 evidence = _serial_table(
@@ -231,7 +231,7 @@ evidence = _serial_table(
     *_always(sa.String(12), "kind"),
     *_always(sa.BigInteger, "message", "said_at"),
     *_always(sa.Integer, "start", "until"),
-    *_maybe(sa.BigInteger, "ordinal", "valid_from", "expires_at"),
+    *_maybe(sa.BigInteger, "ordinal", "valid_from", "valid_until", "expires_at"),
     *_maybe(sa.Text, "agent_id", "session_id", "model", "text", "more"),
     sa.Index("memlayer_evidence_message", "message"),
     sa.Index("memlayer_evidence_record", "namespace", "ordinal"),
