@@ -620,8 +620,9 @@ def retime(connection: sa.Connection, record: Record, ordinal: int) -> None:
 def claim_of(row: Any, quote: Any, *, is_told: bool) -> Claim:
     """Return what was said when evidence was found, about a fact that is told again already if `is_told`."""
     more, ends, known = json.loads(quote.more or "{}"), quote.kind == "ended", record_of(row)
-    said: Any = {name: in_time(getattr(quote, name)) for name in _HELD_TIMES}
-    said |= dict.fromkeys(("first_observed", "occurred_at"), statements.from_micros(quote.said_at))
+    offset = statements.offset_of(known.first_observed)
+    said: Any = {name: in_time(getattr(quote, name), offset) for name in _HELD_TIMES}
+    said |= dict.fromkeys(("first_observed", "occurred_at"), statements.from_micros(quote.said_at, offset))
     said |= {"session_id": quote.session_id, "mentions": max(1, row.mentions), "replaced_by": None}
     if quote.text not in {None, known.raw}:
         said |= {"raw": quote.text, "summary": None}
