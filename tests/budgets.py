@@ -113,10 +113,8 @@ def numbers() -> dict[str, float]:
     homes = [(folder, source) for folder in (*PACKAGES, "tests") for source in sources(folder)]
     homes += [("tests", source) for source in sources(f"{SERVER}/tests")]
     for folder, source in homes:
-        rooms = (
-            [source.name.split("/")[1] if source.name.count("/") > 1 else "(root)"] if folder == CORE else []
-        )
-        for place in (folder, *(f"{folder}/{room}" for room in rooms)):
+        room = source.name.split("/")[1] if source.name.count("/") > 1 else "(root)"
+        for place in (folder, *([f"{folder}/{room}"] if folder == CORE else [])):
             counts[f"lines of {place}"] += len(source.code)
             counts[f"files of {place}"] += 1
     core = sources(CORE)

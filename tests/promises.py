@@ -167,9 +167,7 @@ def assert_kept(said: Sequence[Line], shown: Sequence[Line]) -> None:
     spoken = [place for place in order if said[place].role != "tool"]
     assert spoken == sorted(spoken), "in the order of the conversation; results stand with their calls"
     assert {said[place].role for place in order} <= {"user", "assistant", "tool"}
-    assert not [place for place in order if not said[place].says], (
-        "what only people see, or nobody, is not told"
-    )
+    assert not [at for at in order if not said[at].says], "what only people see, or nobody, is not told"
     for line in others:
         for place in line.places:
             of = said[place]

@@ -75,12 +75,11 @@ def locomo_file(folder: Path) -> Path:
     said[7] |= {"text": "Look what I found!", "blip_caption": "a red bicycle"}
     told = {"speaker_a": "Ann", "speaker_b": "Ben", "session_1": said}
     told["session_1_date_time"] = "1:56 pm on 8 May, 2023"
+    even, odd = ([f"D1:{at}" for at in range(first, 40, 2)] for first in (0, 1))
     asked = [
         {"question": "Who showed a red bicycle?", "evidence": ["D1:7"], "category": 4},
-        {"question": "Which boats lie in the harbour?", "category": 1}
-        | {"evidence": [f"D1:{at}" for at in range(0, 40, 2)]},
-        {"question": "What does Ben count?", "category": 3}
-        | {"evidence": [f"D1:{at}" for at in range(1, 40, 2)]},
+        {"question": "Which boats lie in the harbour?", "evidence": even, "category": 1},
+        {"question": "What does Ben count?", "evidence": odd, "category": 3},
         {"question": "What was never said?", "evidence": ["D1:1"], "category": 5},
     ]
     file = folder / "talks.json"
@@ -91,11 +90,10 @@ def locomo_file(folder: Path) -> Path:
 def beam_folder(folder: Path) -> Path:
     """Write a chat with an assistant, and questions of two kinds."""
     folder.mkdir()
+    texts = {"user": "My tortoise is called Zarquon.", "assistant": "Noted."}
     said = [
         {"role": role, "id": at, "content": f"{text} ->-> 1,{at}", "time_anchor": "March-15-2024"}
-        for at, (role, text) in enumerate(
-            [("user", "My tortoise is called Zarquon."), ("assistant", "Noted.")]
-        )
+        for at, (role, text) in enumerate(texts.items())
     ]
     (folder / "1-chat.json").write_text(json.dumps([{"batch_number": 1, "turns": [said]}]))
     named = {"question": "What is my tortoise called?", "source_chat_ids": {"first": [0]}}

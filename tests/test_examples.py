@@ -156,30 +156,17 @@ def test_a_window_in_redis_has_the_newest_rounds(message_store) -> None:
 # An adapter
 
 CALLS = ("c1", "c2")
+SAID = {"type": "output_text", "text": "Rain, and sun.", "annotations": []}
+SKY = {"type": "input_image", "image_url": "sky.png"}
 ITEMS = [
     {"role": "developer", "content": "Be brief."},
     {"role": "user", "content": "How is the weather?"},
     {"type": "reasoning", "id": "rs_1", "summary": []},
-    *(
-        {"type": "function_call", "id": "fc", "call_id": one, "name": "look", "arguments": "{}"}
-        for one in CALLS
-    ),
+    *({"type": "function_call", "id": "fc", "call_id": c, "name": "look", "arguments": "{}"} for c in CALLS),
     {"type": "function_call_output", "call_id": "c1", "output": "rain"},
     {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
-    {
-        "type": "message",
-        "id": "__fake_id__",
-        "role": "assistant",
-        "status": "completed",
-        "content": [{"type": "output_text", "text": "Rain, and sun.", "annotations": []}],
-    },
-    {
-        "role": "user",
-        "content": [
-            {"type": "input_text", "text": "And here?"},
-            {"type": "input_image", "image_url": "sky.png"},
-        ],
-    },
+    {"type": "message", "id": "__fake_id__", "role": "assistant", "status": "completed", "content": [SAID]},
+    {"role": "user", "content": [{"type": "input_text", "text": "And here?"}, SKY]},
 ]
 
 

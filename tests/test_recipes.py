@@ -101,9 +101,8 @@ class Server:
         self.offline = Offline(directory)
         self.log = (directory / "log").open("w+")
         command = [sys.executable, FOLDER / "fastapi_server.py"]
-        self.process = subprocess.Popen(
-            command, env={**self.offline.environment, **own}, stdout=self.log, stderr=self.log
-        )
+        own |= {**self.offline.environment, **own}
+        self.process = subprocess.Popen(command, env=own, stdout=self.log, stderr=self.log)
         until = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < until:
             try:

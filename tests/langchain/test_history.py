@@ -8,17 +8,8 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    AnyMessage,
-    BaseMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-    get_buffer_string,
-    message_to_dict,
-)
+from langchain_core import messages as lc
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage, message_to_dict
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from refusals import refused
@@ -60,12 +51,12 @@ def test_messages_are_added_replaced_and_set_and_gain_nothing(do, history) -> No
     assert history.messages == [hi, final, hi, hi, ok]
     assert message_to_dict(history.messages[0]) == message_to_dict(HumanMessage("hi")) == message_to_dict(hi)
     assert asyncio.run(history.aget_messages()) == history.messages
-    assert str(history) == get_buffer_string(history.messages)
+    assert str(history) == lc.get_buffer_string(history.messages)
     assert "'ada'" in repr(history)
 
     history.messages = [SystemMessage("be kind"), *TURN]
     assert history.messages == [SystemMessage("be kind"), *TURN]
-    asyncio.run(history.aset_messages([AIMessageChunk("2469 "), *TURN]))
+    asyncio.run(history.aset_messages([lc.AIMessageChunk("2469 "), *TURN]))
     assert history.messages == [AIMessage("2469 "), *TURN]
 
 
@@ -146,7 +137,7 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(open_at)
     histories = MemlayerChatMessageHistory.factory(memory, user_id="ada")
     summaries: list[int] = []
 
-    def model(messages: list[BaseMessage]) -> AIMessage:
+    def model(messages: list[lc.BaseMessage]) -> AIMessage:
         chat = histories("s1").chat
         chat.context("How many pears did I count?")
         memory.flush(20)  # what left the window is summed up, and can be recalled
@@ -184,7 +175,7 @@ def test_a_history_pickles_by_reconnecting(memory) -> None:
 
 
 SAID = "2023-05-01T10:00:00+02:00"
-TALK: list[AnyMessage] = [
+TALK: list[lc.AnyMessage] = [
     HumanMessage("I live in Riga.", additional_kwargs={"created_at": SAID}),
     AIMessage(
         "One moment.",

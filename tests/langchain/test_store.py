@@ -15,16 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base import (
-    GetOp,
-    InvalidNamespaceError,
-    Item,
-    ListNamespacesOp,
-    MatchCondition,
-    PutOp,
-    SearchItem,
-    SearchOp,
-)
+from langgraph.store import base
+from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp, SearchItem, SearchOp
 from langmem import create_manage_memory_tool, create_memory_store_manager, create_search_memory_tool
 from refusals import refused
 from waiting import wait_for
@@ -165,12 +157,12 @@ BAD_OPS: list[Any] = [
 
 def test_nothing_of_a_batch_is_done_when_one_operation_cannot_be(do, store) -> None:
     do(store, "put", ("foo", "bar"), "k", {"changed": False})
-    refused = (errors.InvalidItemError, errors.InvalidLimitError, InvalidNamespaceError)
+    refused = (errors.InvalidItemError, errors.InvalidLimitError, base.InvalidNamespaceError)
     for bad in BAD_OPS:
         with pytest.raises(refused) as raised:
             do(store, "batch", [PutOp(DOCS, "good", {}), PutOp(("foo", "bar"), "k", None), bad])
         assert isinstance(raised.value, ValueError), bad
-        assert isinstance(raised.value, InvalidNamespaceError) or raised.value.hint, bad
+        assert isinstance(raised.value, base.InvalidNamespaceError) or raised.value.hint, bad
         assert do(store, "get", ("foo", "bar"), "k").value == {"changed": False}, bad
         assert do(store, "list_namespaces") == [("foo", "bar")], bad
 
