@@ -21,18 +21,17 @@ from memlayer_core import Memory, WindowMemory
 from memlayer_core.testing import MessageStoreConformance
 
 FOLDER = Path(__file__).parents[1] / "examples"
-LINES = {  # of each example, at the most
-    "deep_agent": 90,
-    "fastapi_server": 90,
-    "langgraph_store": 85,
-    "langchain_agent": 60,
-    "llamaindex_chat_engine": 60,
-    "openai_agents_session": 150,  # a whole adapter
-    "other_memory": 60,
-    "plain_chat": 60,
-    "redis_store": 60,
-    "two_processes": 60,
-}
+SHORT = (
+    "langchain_agent",
+    "llamaindex_chat_engine",
+    "other_memory",
+    "plain_chat",
+    "redis_store",
+    "two_processes",
+)
+LONG = {"deep_agent": 90, "fastapi_server": 90, "langgraph_store": 85, "openai_agents_session": 150}
+LINES = {**dict.fromkeys(SHORT, 60), **LONG}
+"""Of each example, at the most; one is a whole adapter."""
 REDIS = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
 
 

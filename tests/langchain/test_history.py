@@ -63,26 +63,21 @@ def test_messages_are_added_replaced_and_set_and_gain_nothing(do, history) -> No
 # The factory
 
 
-@pytest.mark.parametrize(
-    ("fixed", "named"),
-    [
-        ({}, {"user_id": "ada", "session_id": "s1"}),
-        ({"user_id": "ada", "configurable": ["conversation_id"]}, {"conversation_id": "s1"}),
-        ({"configurable": ["session_id"]}, {"session_id": "s1"}),
-        (
-            {"configurable": ["tenant_id", "user_id", "session_id"], "agent_id": "a1"},
-            {"tenant_id": "t1", "user_id": "ada", "session_id": "s1"},
-        ),
-    ],
-    ids=str,
-)
+EACH = {"tenant_id": "t1", "user_id": "ada", "session_id": "s1"}
+FACTORIES = [
+    ({}, {"user_id": "ada", "session_id": "s1"}),
+    ({"user_id": "ada", "configurable": ["conversation_id"]}, {"conversation_id": "s1"}),
+    ({"configurable": ["session_id"]}, {"session_id": "s1"}),
+    ({"configurable": [*EACH], "agent_id": "a1"}, EACH),
+]
+
+
+@pytest.mark.parametrize(("fixed", "named"), FACTORIES, ids=str)
 def test_a_factory_makes_the_history_that_a_config_names(memory, fixed, named) -> None:
     histories = MemlayerChatMessageHistory.factory(memory, **fixed)
     specs = {"history_factory_config": histories.config_specs}
-    for chain in (
-        RunnableWithMessageHistory(RunnableLambda(echo), histories, **specs),
-        with_memory(echo, memory, **fixed),
-    ):
+    theirs = RunnableWithMessageHistory(RunnableLambda(echo), histories, **specs)
+    for chain in (theirs, with_memory(echo, memory, **fixed)):
         chain.invoke([HumanMessage("a")], {"configurable": named})
 
     ids = {**fixed, **named}
@@ -175,13 +170,10 @@ def test_a_history_pickles_by_reconnecting(memory) -> None:
 
 
 SAID = "2023-05-01T10:00:00+02:00"
+USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
 TALK: list[lc.AnyMessage] = [
     HumanMessage("I live in Riga.", additional_kwargs={"created_at": SAID}),
-    AIMessage(
-        "One moment.",
-        tool_calls=[{"name": "f", "args": {"x": 1}, "id": "c1"}],
-        usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
-    ),
+    AIMessage("One moment.", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "c1"}], usage_metadata=USAGE),
     ToolMessage("found", tool_call_id="c1", artifact={"rows": [1]}, status="error"),
     AIMessage([{"type": "text", "text": "Fine."}], id="a9", response_metadata={"model": "m"}),
 ]

@@ -110,14 +110,12 @@ def test_what_goes_into_the_journal_comes_out_equal(journal, message) -> None:
     assert type(out) is type(message)
 
 
+THOUGHT = [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "so"}]
+TOLD = {"output_version": "v1", "logprobs": [-0.5, None]}
 WHOLE = [
     HumanMessage(content_blocks=[{"type": "image", "base64": "aGk=", "mime_type": "image/png"}]),
     AIMessage("", tool_calls=[CALL], invalid_tool_calls=[BROKEN_CALL]),
-    AIMessage(
-        content_blocks=[{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "so"}],
-        response_metadata={"output_version": "v1", "logprobs": [-0.5, None]},
-        usage_metadata=USAGE,
-    ),
+    AIMessage(content_blocks=THOUGHT, response_metadata=TOLD, usage_metadata=USAGE),
     AIMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": "{}"}}),
     AIMessage("", additional_kwargs={"audio": {"id": "a", "data": "AA==", "transcript": "Good morning."}}),
     BaseMessage("from elsewhere", type="developer"),
@@ -240,13 +238,9 @@ def test_a_subclass_comes_back_as_its_base_class_and_an_instruction_to_remove_is
     assert history.messages == []
 
 
+PIECE = {"name": "f", "args": '{"a": 1}', "id": "c", "index": 0}
 CHUNKS = [
-    lc.AIMessageChunk(
-        content="",
-        tool_call_chunks=[{"name": "f", "args": '{"a": 1}', "id": "c", "index": 0}],
-        usage_metadata=USAGE,
-        chunk_position="last",
-    ),
+    lc.AIMessageChunk(content="", tool_call_chunks=[PIECE], usage_metadata=USAGE, chunk_position="last"),
     lc.AIMessageChunk(content=[{"type": "text", "text": "hi", "index": 0}], response_metadata={"stop": True}),
     lc.SystemMessageChunk(content="hi", id="m1"),
     lc.ToolMessageChunk(content="42", tool_call_id="c", artifact={"x": 1}),
@@ -278,10 +272,7 @@ TAGGED = {TAG: "bytes", "type": "x", "value": "AA=="}
 
 
 def test_a_message_without_a_dump_of_langchains_that_can_be_read_is_made_of_our_fields(caplog) -> None:
-    invalid = [
-        {"name": "g", "args": "[1]", "id": "c2", "error": None},
-        {"name": "h", "args": "{", "id": "c3", "error": None},
-    ]
+    invalid = [{"name": name, "args": args, "id": id, "error": None} for id, name, args in CALLS[1:]]
     valid = [{"name": "f", "args": {"a": 1}, "id": "c1"}]
     called = Message("assistant", "", tool_calls=tuple(ToolCall(*call) for call in CALLS))
     for core, expected in (
@@ -294,12 +285,9 @@ def test_a_message_without_a_dump_of_langchains_that_can_be_read_is_made_of_our_
         (Message("user", "hi", raw=Raw("llamaindex", "0.14", {"role": "user"})), HumanMessage("hi")),
     ):
         assert from_core(core) == expected
-    for dump in (
-        {},
-        {"type": "human", "data": []},
-        {"type": "human", "data": {"content": {TAG: "bytes", "value": "?"}}},
-        {"type": "AIMessageChunk", "data": {"content": 7}},
-    ):
+    odd = {"type": "AIMessageChunk", "data": {"content": 7}}
+    humans = [{"type": "human", "data": one} for one in ([], {"content": {TAG: "bytes", "value": "?"}})]
+    for dump in ({}, *humans, odd):
         caplog.clear()
         assert from_core(Message("user", "hi", raw=Raw("langchain", "9.9", dump))) == HumanMessage("hi")
         assert "cannot be read" in caplog.text
@@ -313,10 +301,8 @@ NOTE, THERE = ({"type": "text", "text": text} for text in ("note", "there"))
 
 @pytest.mark.requirement("F12")
 def test_text_is_put_beside_a_copy_and_the_message_itself_stays() -> None:
-    for content, before, after in (
-        ("hi", "note\n\nhi", "hi\n\nnote"),
-        (["hi", THERE], [NOTE, "hi", THERE], ["hi", THERE, NOTE]),
-    ):
+    blocks = ["hi", THERE], [NOTE, "hi", THERE], ["hi", THERE, NOTE]
+    for content, before, after in (("hi", "note\n\nhi", "hi\n\nnote"), blocks):
         message = HumanMessage(content, id="m1", name="ada")
         assert put_before(message, "note") == HumanMessage(before, id="m1", name="ada")
         assert put_after(message, "note") == HumanMessage(after, id="m1", name="ada")

@@ -176,13 +176,9 @@ def test_without_a_query_the_last_put_come_first_page_by_page(store, at) -> None
         store.put(("docs", str(minute % 2)), str(minute), {"even": minute % 2 == 0})
     at(NOON + timedelta(hours=1))
     store.put(("docs", "0"), "0", {"even": True})
-    for more, found in (
-        ({}, "04321"),
-        ({"limit": 2}, "04"),
-        ({"limit": 2, "offset": 3}, "21"),
-        ({"limit": 0}, ""),
-        ({"filter": {"even": True}, "limit": 1, "offset": 1}, "4"),
-    ):
+    pages = ({}, "04321"), ({"limit": 2}, "04"), ({"limit": 2, "offset": 3}, "21"), ({"limit": 0}, "")
+    even = {"filter": {"even": True}, "limit": 1, "offset": 1}
+    for more, found in (*pages, (even, "4")):
         assert keys(store.search(DOCS, **more)) == [*found]
     assert keys(store.search(DOCS, query="  ")) == keys(store.search(["docs"])) == [*"04321"]
     assert store.list_namespaces(prefix=["docs"]) == [("docs", "0"), ("docs", "1")]

@@ -67,24 +67,19 @@ def test_every_role_has_one_of_ours_and_text_is_joined_as_llamaindex_joins_it():
 
 
 names = st.text() | st.just("$memlayer") | st.just("value")
+leaves = st.none() | st.integers() | st.text() | st.binary()
 json_values = st.recursive(
-    st.none() | st.integers() | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(names, inner),
-    max_leaves=12,
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=12
 )
 made_of_json = st.dictionaries(st.text(), json_values)
+ids, arguments = st.none() | st.text(), st.text() | made_of_json
 blocks = st.one_of(
     st.sampled_from(BLOCKS),
     st.builds(TextBlock, text=st.text()),
     st.builds(ImageBlock, image=st.binary(min_size=1), detail=st.none() | st.text()),
     st.builds(DocumentBlock, data=st.binary(min_size=1)),
     st.builds(ThinkingBlock, content=st.none() | st.text(), additional_information=made_of_json),
-    st.builds(
-        llama.ToolCallBlock,
-        tool_call_id=st.none() | st.text(),
-        tool_name=st.text(),
-        tool_kwargs=st.text() | made_of_json,
-    ),
+    st.builds(llama.ToolCallBlock, tool_call_id=ids, tool_name=st.text(), tool_kwargs=arguments),
 )
 spelled = st.sampled_from(["tool_calls", "tool_call_id", "name", "function_call", "$memlayer"])
 extras = st.dictionaries(st.text().filter(lambda key: key != "images") | spelled, json_values)

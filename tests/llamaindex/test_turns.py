@@ -40,12 +40,8 @@ async def test_an_agent_keeps_the_question_the_call_its_result_and_the_answer(se
 
     assert told.response.content == "It is 3 degrees in Riga."
     kept = await session.aget_all()
-    assert said(kept) == [
-        ("user", "how is the weather?"),
-        ("assistant", None),
-        ("tool", "3 degrees in Riga"),
-        ("assistant", "It is 3 degrees in Riga."),
-    ]
+    before = [("user", "how is the weather?"), ("assistant", None), ("tool", "3 degrees in Riga")]
+    assert said(kept) == [*before, ("assistant", "It is 3 degrees in Riga.")]
     assert kept[1].blocks[0].tool_call_id == kept[2].additional_kwargs["tool_call_id"] == "call_1"
     assert await session.aget() == kept
 
@@ -120,9 +116,8 @@ async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, 
         return ChatMessage(done if observed else act, role="assistant")
 
     llm = speaking(reply)
-    told = await ReActAgent(tools=[weather], llm=llm).run(
-        user_msg="which pet do I have, and how is the weather?", memory=session
-    )
+    asked = "which pet do I have, and how is the weather?"
+    told = await ReActAgent(tools=[weather], llm=llm).run(user_msg=asked, memory=session)
 
     assert told.response.content == "3 degrees"
     kept = await session.aget_all()
@@ -132,9 +127,8 @@ async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, 
 
     memory = session.memory
     await asyncio.to_thread(memory.flush)
-    later = await memory.chat(user_id="ada", session_id="later").acontext(
-        "which tool tells the weather in Riga in degrees?"
-    )
+    asked = "which tool tells the weather in Riga in degrees?"
+    later = await memory.chat(user_id="ada", session_id="later").acontext(asked)
     assert "assistant] 3 degrees" in later.recall
     assert not any(step in later.recall for step in ("Thought", "Action", "Observation"))
 
@@ -170,6 +164,7 @@ def engine(kind, llm, memory):
     return kind.from_defaults(retriever=Library(), memory=memory, system_prompt="be short", **given)
 
 
+STREAMS = hasattr(engine_types, "_set_message_content")
 MULTI_MODAL = [MultiModalContextChatEngine, condense.MultiModalCondensePlusContextChatEngine]
 ENGINES = [SimpleChatEngine, ContextChatEngine, CondensePlusContextChatEngine, *MULTI_MODAL]
 MODES = ["best", "context", "condense_plus_context", "condense_question", "simple"]
@@ -300,10 +295,7 @@ def test_braces_are_told_as_they_were_said_and_no_media_are_fetched(kind, held, 
 
 
 @pytest.mark.trap("llamaindex", 25)
-@pytest.mark.skipif(
-    not hasattr(engine_types, "_set_message_content"),
-    reason="engines of this version fail at the end of a stream that holds a thought",
-)
+@pytest.mark.skipif(not STREAMS, reason="engines of this version fail at the end of a stream with a thought")
 @pytest.mark.parametrize("kind", [SimpleChatEngine, ContextChatEngine])
 def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
     """Of an answer that is streamed or made of documents, engines hand over its text alone."""

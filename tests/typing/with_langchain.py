@@ -65,12 +65,9 @@ def agents(memory: Memory, model: BaseChatModel) -> object:
     agent = create_agent(model, middleware=[ours], store=MemlayerStore(memory))
     config: RunnableConfig = {"configurable": {"thread_id": "monday"}}
     state = agent.invoke({"messages": [HumanMessage("Where do I live?")]}, config)
-    of_context = create_agent(
-        model,
-        tools=[*create_memory_tools(memory, user_id=user_of), reload_tool(memory.chat(user_id="ada"))],
-        middleware=[MemlayerMiddleware(memory, user_id=user_of, mode="BOTH")],
-        context_schema=Caller,
-    )
+    tools = [*create_memory_tools(memory, user_id=user_of), reload_tool(memory.chat(user_id="ada"))]
+    both = MemlayerMiddleware(memory, user_id=user_of, mode="BOTH")
+    of_context = create_agent(model, tools=tools, middleware=[both], context_schema=Caller)
     create_agent(model, middleware=[Quiet(memory, user_id="ada")])
     return state, of_context
 

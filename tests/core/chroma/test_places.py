@@ -203,11 +203,9 @@ STEERS = {"MIGRATIONS": "validate", "CHROMA_API_IMPL": "chromadb.api.fastapi.Fas
 
 @pytest.mark.slow
 def test_a_variable_that_chroma_cannot_take_is_named_and_no_other_steers_it(tmp_path):
-    for file, env, told in (
-        ("MIGRATIONS=auto\n", {}, ["True", "True"]),
-        ("", {"MIGRATIONS": "auto"}, ["True", "True"]),
-        (TAKEN, STEERS, ["opened", "False"]),
-    ):
+    named = ["True", "True"]
+    auto = ("MIGRATIONS=auto\n", {}, named), ("", {"MIGRATIONS": "auto"}, named)
+    for file, env, told in (*auto, (TAKEN, STEERS, ["opened", "False"])):
         (tmp_path / ".env").write_text(file)
         assert said(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env) == told
         assert (tmp_path / "chroma" / "chroma.sqlite3").exists() is (told[0] == "opened")
