@@ -27,7 +27,6 @@ from memlayer_core.storage.outbox import VectorBatch
 
 ROOT = Path(__file__).parents[3]
 STORE = "5c7a2f0e-1d4b-4c3a-9e8f-0a1b2c3d4e5f"
-OTHER = "11111111-2222-4333-8444-555555555555"
 DIMENSION = 16
 LAST: dict[tuple[int, int], str] = {}
 
@@ -246,16 +245,3 @@ def test_our_requests_to_a_server_are_no_lines_of_the_log_and_others_are(chroma_
     index.close()
     logging.getLogger("httpx").info("HTTP Request: GET %s", chroma_url)
     assert chroma_url in caplog.text
-
-
-def test_stores_on_one_server_do_not_see_each_other(chroma_url):
-    ours, theirs = (ChromaServer(chroma_url, store_id=store) for store in (STORE, OTHER))
-    assert ours.acquire()
-    assert theirs.acquire()
-    one, two = write(ours, 1), write(theirs, 2)
-    assert found(ours, one) == {1}
-    ours.erase([0])
-    assert found(theirs, two) == {2}
-    theirs.erase([0])
-    ours.close()
-    theirs.close()
