@@ -41,11 +41,8 @@ LONG = 60
 
 _LIMIT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["line-length"]
 _CHOSEN = re.compile(r"#+\s*chosen on: *\S")
-_BETWEEN = {
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-}  # a string that begins a statement is a docstring
+# A string that begins a statement is a docstring.
+_BETWEEN = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 _NO_CODE = {*_BETWEEN, tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER}
 
 
@@ -113,10 +110,8 @@ def numbers() -> dict[str, float]:
     homes = [(folder, source) for folder in (*PACKAGES, "tests") for source in sources(folder)]
     homes += [("tests", source) for source in sources(f"{SERVER}/tests")]
     for folder, source in homes:
-        rooms = (
-            [source.name.split("/")[1] if source.name.count("/") > 1 else "(root)"] if folder == CORE else []
-        )
-        for place in (folder, *(f"{folder}/{room}" for room in rooms)):
+        room = source.name.split("/")[1] if source.name.count("/") > 1 else "(root)"
+        for place in (folder, *([f"{folder}/{room}"] if folder == CORE else [])):
             counts[f"lines of {place}"] += len(source.code)
             counts[f"files of {place}"] += 1
     core = sources(CORE)
@@ -148,10 +143,8 @@ def _trips() -> dict[str, int]:
             earlier.add("user", f"On day {number} I repaired boat {number} of the yard.")
             earlier.add("assistant", f"Boat {number} floats again.")
         chat = memory.chat(user_id="louis", session_id="today")
-        for question in (
-            "What am I allergic to?",
-            "What should I not eat in Tokyo?",
-        ):  # the first one loads modules
+        # The first one loads modules.
+        for question in ("What am I allergic to?", "What should I not eat in Tokyo?"):
             memory.flush()
             added = _run(lambda asked=question: chat.add("user", asked))
             memory.flush()
@@ -170,9 +163,8 @@ def _run(call: Callable[[], object]) -> set[tuple[str, str]]:
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if (
-            event == "call" and code.co_filename.startswith(folders) and code.co_name[0] != "<"
-        ):  # it has a name
+        # It has a name.
+        if event == "call" and code.co_filename.startswith(folders) and code.co_name[0] != "<":
             seen.add((code.co_filename, code.co_qualname))
 
     sys.setprofile(profile)

@@ -24,9 +24,7 @@ ROOT = Path(__file__).parents[1]
 def run(*arguments: str | Path, stdin: str | None = None, **environment: str) -> Result:
     """Run a command; its output goes into a pipe."""
     env = {"COLUMNS": "160", **environment}
-    return CliRunner(env=env).invoke(
-        app, [str(argument) for argument in arguments], input=stdin, catch_exceptions=False
-    )
+    return CliRunner(env=env).invoke(app, [*map(str, arguments)], input=stdin, catch_exceptions=False)
 
 
 def on_terminal(*arguments: str | Path, columns: int = 160, typed: str = "") -> tuple[int, str]:

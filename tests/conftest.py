@@ -146,10 +146,8 @@ def _shared_postgres() -> Iterator[tuple[str, str]]:
         Memory.open(database_url=url, embedder="hashing", settings=PROMPT).close()
         engine = create_engine(url)
         with engine.connect() as connection:
-            names = (
-                "SELECT relkind, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
-            )
-            found = [tuple(row) for row in connection.execute(text(names))]
+            sql = "SELECT relkind, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+            found = [tuple(row) for row in connection.execute(text(sql))]
         engine.dispose()
         emptied = [f"DELETE FROM {name}" for kind, name in found if kind == "r" and name != "memlayer_meta"]
         restarted = [f"SELECT setval('{name}', 1, false)" for kind, name in found if kind == "S"]

@@ -24,13 +24,8 @@ class Offline:
         self.directory = directory
         self._tried = directory / "tried"
         self.module("sitecustomize", _NO_NETWORK)
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": str(directory / "modules"),
-            "TRIED": str(self._tried),
-            "COLUMNS": "160",
-            "HOME": str(directory),
-        }
+        own = {"PYTHONPATH": str(directory / "modules"), "TRIED": str(self._tried), "HOME": str(directory)}
+        self.environment = {**os.environ, "COLUMNS": "160", **own}
 
     def module(self, name: str, source: str) -> None:
         file = self.directory / "modules" / f"{name}.py"

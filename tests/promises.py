@@ -99,16 +99,13 @@ def talks(draw: st.DrawFn, *, nameless: bool = True) -> list[Line]:  # noqa: C90
 
 token_limits = st.sampled_from([1, 30, 60, 100, 200, 350, 700, 1500, 4000, 10**6])
 
+to_8, to_4 = st.integers(1, 8), st.integers(1, 4)
 policies = st.one_of(
     st.none(),
     st.sampled_from(["max_tokens", "max_messages", "max_rounds"]),
-    st.builds(MaxMessages, st.integers(1, 8)),
-    st.builds(lambda number: {"max_rounds": number}, st.integers(1, 4)),
-    st.builds(
-        lambda messages, rounds: [MaxMessages(messages), MaxRounds(rounds), MaxTokens(900)],
-        st.integers(1, 8),
-        st.integers(1, 4),
-    ),
+    st.builds(MaxMessages, to_8),
+    st.builds(lambda number: {"max_rounds": number}, to_4),
+    st.builds(lambda most, rounds: [MaxMessages(most), MaxRounds(rounds), MaxTokens(900)], to_8, to_4),
 )
 
 
@@ -143,9 +140,7 @@ def from_core(message: Message) -> Line:
         message.text,
         tuple(call.id for call in message.tool_calls),
         message.tool_call_id,
-        any(block["type"] == "image" for block in message.content)
-        if message.content != message.text
-        else False,
+        message.content != message.text and any(block["type"] == "image" for block in message.content),
     )
 
 
@@ -167,9 +162,7 @@ def assert_kept(said: Sequence[Line], shown: Sequence[Line]) -> None:
     spoken = [place for place in order if said[place].role != "tool"]
     assert spoken == sorted(spoken), "in the order of the conversation; results stand with their calls"
     assert {said[place].role for place in order} <= {"user", "assistant", "tool"}
-    assert not [place for place in order if not said[place].says], (
-        "what only people see, or nobody, is not told"
-    )
+    assert not [at for at in order if not said[at].says], "what only people see, or nobody, is not told"
     for line in others:
         for place in line.places:
             of = said[place]

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, Settings
@@ -53,9 +52,8 @@ def honest(instructions: str, text: str) -> str:
     """Return a true summary in few words: whom the user named, and how it began. With its episode where that is asked for."""
     conversation = text.partition("<conversation>")[2].partition("</conversation>")[0]
     said = " ".join(SENTENCE.findall(conversation)[:4])[:200].strip()
-    told = (
-        f"The user told the assistant of {_names(text)}, and spoke of other things, too. It began so: {said}"
-    )
+    of = _names(text)
+    told = f"The user told the assistant of {of}, and spoke of other things, too. It began so: {said}"
     if "JSON" not in instructions:
         return told
     few = ", ".join(_names(conversation).split(", ")[:3])
@@ -69,9 +67,7 @@ def _names(text: str) -> str:
     return ", ".join(dict.fromkeys(NAMES.findall(text))) or "this and that"
 
 
-def memories(
-    request: pytest.FixtureRequest, dialect: str, settings: Settings
-) -> Iterator[Callable[..., Memory]]:
+def memories(request: Any, dialect: str, settings: Settings) -> Iterator[Callable[..., Memory]]:
     """Give a function that opens memories on a database, and close them all."""
     where = {}
     if dialect == "postgres":
@@ -93,13 +89,9 @@ def rounds(first: int, end: int) -> list[Message]:
     said = []
     for at in range(first, end):
         name = ("Anna", "Bela", "Caro", "Dana")[at % 4] + str(at)
-        said += [
-            Message(
-                "user",
-                f"My friend {name} moved to Lisbon with {at + 3} cats and loves the trams there. " + MORE,
-            ),
-            Message("assistant", f"How lovely for {name}, trams and cats make any town a home. " + MORE),
-        ]
+        told = f"My friend {name} moved to Lisbon with {at + 3} cats and loves the trams there. {MORE}"
+        answer = f"How lovely for {name}, trams and cats make any town a home. {MORE}"
+        said += [Message("user", told), Message("assistant", answer)]
     return said
 
 

@@ -33,17 +33,17 @@ def run(script: str, *options: str) -> dict[str, Any]:
     return measured(script, "--quick", *options)
 
 
+COSTS = [
+    ("turn_cost.py", ("--rounds", "1", "--turns", "4"), {"messages": 2}),
+    ("doors.py", ("--turns", "2"), {"doors": 5}),
+    ("footprint.py", ("--embedder", "hashing"), {"goals": 2}),
+    ("window.py", ("--rounds", "2"), {"milliseconds": 2, "goals": 4}),
+    ("recall_scale.py", ("--only", "memlayer", "chroma"), {"found": 2, "goals": 3}),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "options", "told"),
-    [
-        ("turn_cost.py", ("--rounds", "1", "--turns", "4"), {"messages": 2}),
-        ("doors.py", ("--turns", "2"), {"doors": 5}),
-        ("footprint.py", ("--embedder", "hashing"), {"goals": 2}),
-        ("window.py", ("--rounds", "2"), {"milliseconds": 2, "goals": 4}),
-        ("recall_scale.py", ("--only", "memlayer", "chroma"), {"found": 2, "goals": 3}),
-    ],
-)
+@pytest.mark.parametrize(("script", "options", "told"), COSTS)
 def test_a_benchmark_of_costs_runs_and_compares_them_with_its_goals(script, options, told) -> None:
     result = run(script, *options)
     assert {name: len(result[name]) for name in told} == told
@@ -75,12 +75,11 @@ def locomo_file(folder: Path) -> Path:
     said[7] |= {"text": "Look what I found!", "blip_caption": "a red bicycle"}
     told = {"speaker_a": "Ann", "speaker_b": "Ben", "session_1": said}
     told["session_1_date_time"] = "1:56 pm on 8 May, 2023"
+    even, odd = ([f"D1:{at}" for at in range(first, 40, 2)] for first in (0, 1))
     asked = [
         {"question": "Who showed a red bicycle?", "evidence": ["D1:7"], "category": 4},
-        {"question": "Which boats lie in the harbour?", "category": 1}
-        | {"evidence": [f"D1:{at}" for at in range(0, 40, 2)]},
-        {"question": "What does Ben count?", "category": 3}
-        | {"evidence": [f"D1:{at}" for at in range(1, 40, 2)]},
+        {"question": "Which boats lie in the harbour?", "evidence": even, "category": 1},
+        {"question": "What does Ben count?", "evidence": odd, "category": 3},
         {"question": "What was never said?", "evidence": ["D1:1"], "category": 5},
     ]
     file = folder / "talks.json"
@@ -91,11 +90,10 @@ def locomo_file(folder: Path) -> Path:
 def beam_folder(folder: Path) -> Path:
     """Write a chat with an assistant, and questions of two kinds."""
     folder.mkdir()
+    texts = {"user": "My tortoise is called Zarquon.", "assistant": "Noted."}
     said = [
         {"role": role, "id": at, "content": f"{text} ->-> 1,{at}", "time_anchor": "March-15-2024"}
-        for at, (role, text) in enumerate(
-            [("user", "My tortoise is called Zarquon."), ("assistant", "Noted.")]
-        )
+        for at, (role, text) in enumerate(texts.items())
     ]
     (folder / "1-chat.json").write_text(json.dumps([{"batch_number": 1, "turns": [said]}]))
     named = {"question": "What is my tortoise called?", "source_chat_ids": {"first": [0]}}
@@ -179,10 +177,8 @@ def test_small_model_says_what_is_missing_and_counts_what_became_of_each_call():
 
 
 FACTS: dict[str, Any] = json.loads((FOLDER / "data" / "languages.json").read_text(encoding="utf-8"))
-TALKS = {
-    file.stem: json.loads(file.read_text(encoding="utf-8"))
-    for file in sorted((FOLDER / "data" / "talks").glob("*.json"))
-}
+FILES = sorted((FOLDER / "data" / "talks").glob("*.json"))
+TALKS = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in FILES}
 KINDS = {"question": 22, "remark": 7, "follow_up": 8, "small_talk": 5, "task": 5}
 
 
@@ -296,19 +292,19 @@ def test_evidence_is_read_as_it_was_meant_and_names_turns_that_exist(tmp_path: P
         assert read(write(tmp_path, [told])).questions[0].evidence == tuple(meant)
 
 
-@pytest.mark.parametrize(
-    ("content", "number", "says"),
-    [
-        *((text, 1, "told.json") for text in ("{", "[" * 100_000, "{}", "[]", "[1]")),
-        ([sample(speaker_a="")], 1, "told.json"),
-        ([sample(speaker_b="Carl")], 1, "told.json"),  # a third speaker
-        ([sample(session_1=["hello"])], 1, "told.json"),
-        ([sample(session_1=[], session_2=[])], 1, "told.json"),
-        ([sample(session_1_date_time="2023-05-08")], 1, "told.json"),
-        ([sample()], 2, "no conversation 2"),
-        ([sample()], 0, "no conversation 0"),
-    ],
+# One has a third speaker.
+CHANGES = (
+    {"speaker_a": ""},
+    {"speaker_b": "Carl"},
+    {"session_1": ["hello"]},
+    {"session_1": [], "session_2": []},
 )
+TORN = "{", "[" * 100_000, "{}", "[]", "[1]", [sample(session_1_date_time="2023-05-08")]
+BROKEN = [(one, 1, "told.json") for one in (*TORN, *([sample(**change)] for change in CHANGES))]
+MISSING = [([sample()], number, f"no conversation {number}") for number in (2, 0)]
+
+
+@pytest.mark.parametrize(("content", "number", "says"), [*BROKEN, *MISSING])
 def test_what_is_not_in_this_format_is_refused_in_words(tmp_path: Path, content: Any, number: int, says: str):
     with pytest.raises(DataFormatError, match=says):
         read(write(tmp_path, content), number)

@@ -63,10 +63,8 @@ def names() -> Iterator[dict[str, Any]]:
         def bind_tools(self, tools: object, **kwargs: object) -> ModelWithTools:
             return self
 
-    made: dict[str, Any] = {
-        "model": ModelWithTools(messages=iter(["To Tokyo.", "In Tokyo.", "Good.", "Fine."])),
-        "llm": MockFunctionCallingLLM(),
-    }
+    model = ModelWithTools(messages=iter(["To Tokyo.", "In Tokyo.", "Good.", "Fine."]))
+    made: dict[str, Any] = {"model": model, "llm": MockFunctionCallingLLM()}
     yield made
     close(made)
 
@@ -77,9 +75,8 @@ KEY = re.compile(r'( key=")[0-9a-f]{8}(">)')
 @pytest.mark.parametrize("page", RUNS)
 def test_examples_print_what_the_page_says(page, names, set_provider, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        trace, "set_tracer_provider", set_provider
-    )  # the real one holds for the whole process
+    # The real one holds for the whole process.
+    monkeypatch.setattr(trace, "set_tracer_provider", set_provider)
     for number, (code, output) in enumerate(examples(page), start=1):
         before = dict(names)
         exec(compile(code, f"{page}, example {number}", "exec"), names)
@@ -130,11 +127,7 @@ def search_page(names: dict[str, Any]) -> None:
     assert asyncio.run(names["with_postprocessor"](cut)("red", texts)) == [4, 3, 0, 0]
 
 
-CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {
-    "README.md": readme,
-    "docs/adapters.md": adapters_page,
-    "docs/search.md": search_page,
-}
+CLAIMS = {"README.md": readme, "docs/adapters.md": adapters_page, "docs/search.md": search_page}
 """What is true after a page's examples, besides what they assert themselves."""
 
 
@@ -255,10 +248,9 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_the_network(tmp_path)
         place = "index.html" if page == "README.md" else page.removeprefix("docs/").replace(".md", ".html")
         assert Path(place) in site, page
         assert f"]({place})" in listed, page
+    loads = r"<(?:script|img|iframe|source)[^>]*https?://|<link[^>]*stylesheet[^>]*https?://"
     for page, text in site.items():
-        assert not re.search(
-            r"<(?:script|img|iframe|source)[^>]*https?://|<link[^>]*stylesheet[^>]*https?://", text
-        ), page
+        assert not re.search(loads, text), page
     assert "Called after each page" in site[Path("api/core.html")]  # the docstrings are there
 
 

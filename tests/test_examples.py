@@ -21,18 +21,17 @@ from memlayer_core import Memory, WindowMemory
 from memlayer_core.testing import MessageStoreConformance
 
 FOLDER = Path(__file__).parents[1] / "examples"
-LINES = {  # of each example, at the most
-    "deep_agent": 90,
-    "fastapi_server": 90,
-    "langgraph_store": 85,
-    "langchain_agent": 60,
-    "llamaindex_chat_engine": 60,
-    "openai_agents_session": 150,  # a whole adapter
-    "other_memory": 60,
-    "plain_chat": 60,
-    "redis_store": 60,
-    "two_processes": 60,
-}
+SHORT = (
+    "langchain_agent",
+    "llamaindex_chat_engine",
+    "other_memory",
+    "plain_chat",
+    "redis_store",
+    "two_processes",
+)
+LONG = {"deep_agent": 90, "fastapi_server": 90, "langgraph_store": 85, "openai_agents_session": 150}
+LINES = {**dict.fromkeys(SHORT, 60), **LONG}
+"""Of each example, at the most; one is a whole adapter."""
 REDIS = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
 
 
@@ -156,30 +155,17 @@ def test_a_window_in_redis_has_the_newest_rounds(message_store) -> None:
 # An adapter
 
 CALLS = ("c1", "c2")
+SAID = {"type": "output_text", "text": "Rain, and sun.", "annotations": []}
+SKY = {"type": "input_image", "image_url": "sky.png"}
 ITEMS = [
     {"role": "developer", "content": "Be brief."},
     {"role": "user", "content": "How is the weather?"},
     {"type": "reasoning", "id": "rs_1", "summary": []},
-    *(
-        {"type": "function_call", "id": "fc", "call_id": one, "name": "look", "arguments": "{}"}
-        for one in CALLS
-    ),
+    *({"type": "function_call", "id": "fc", "call_id": c, "name": "look", "arguments": "{}"} for c in CALLS),
     {"type": "function_call_output", "call_id": "c1", "output": "rain"},
     {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
-    {
-        "type": "message",
-        "id": "__fake_id__",
-        "role": "assistant",
-        "status": "completed",
-        "content": [{"type": "output_text", "text": "Rain, and sun.", "annotations": []}],
-    },
-    {
-        "role": "user",
-        "content": [
-            {"type": "input_text", "text": "And here?"},
-            {"type": "input_image", "image_url": "sky.png"},
-        ],
-    },
+    {"type": "message", "id": "__fake_id__", "role": "assistant", "status": "completed", "content": [SAID]},
+    {"role": "user", "content": [{"type": "input_text", "text": "And here?"}, SKY]},
 ]
 
 

@@ -86,7 +86,5 @@ def test_the_entry_of_the_mcp_registry_names_what_is_published() -> None:
     assert entry["version"] == package["version"] == made["version"]
     assert package["identifier"] == made["name"]
     assert "memlayer-mcp" in made["scripts"]
-    assert {"memlayer-mcp", "--user"} <= {
-        one.get("value", one.get("name"))
-        for one in (*package["runtimeArguments"], *package["packageArguments"])
-    }
+    given = (*package["runtimeArguments"], *package["packageArguments"])
+    assert {"memlayer-mcp", "--user"} <= {one.get("value", one.get("name")) for one in given}

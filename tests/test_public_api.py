@@ -103,9 +103,8 @@ def reachable() -> dict[object, None]:
             if getattr(function, "__name__", "") in FOREIGN_HINTS:
                 continue
             hints = typing.get_type_hints(function)
-            waiting.extend(
-                one for hint in hints.values() for one in parts(hint) if inspect.isclass(one) and ours(one)
-            )
+            within = [one for hint in hints.values() for one in parts(hint)]
+            waiting.extend(one for one in within if inspect.isclass(one) and ours(one))
     return found
 
 
@@ -188,9 +187,8 @@ def test_griffe_sees_everything_public_with_a_docstring_and_its_parameters(writt
             seen += 1
             assert read.docstring or name == "__init__", where
             if isinstance(read, griffe.Function):
-                assert [one.name for one in read.parameters] == list(
-                    inspect.signature(function).parameters
-                ), where
+                names = list(inspect.signature(function).parameters)
+                assert [one.name for one in read.parameters] == names, where
     assert seen > 250
 
 

@@ -68,10 +68,9 @@ def exported(path: str) -> Any:
 
 @pytest.mark.slow
 def test_a_langgraph_servers_configuration_names_a_store_and_a_graph_that_work(tmp_path) -> None:
-    assert run("langgraph_store", tmp_path).splitlines() == [
-        "[monday] My parrot is called Coco. -> Noted.",
-        "[friday] What is my parrot called? -> My parrot is called Coco.",
-    ]
+    monday, friday = run("langgraph_store", tmp_path).splitlines()
+    assert monday == "[monday] My parrot is called Coco. -> Noted."
+    assert friday == "[friday] What is my parrot called? -> My parrot is called Coco."
 
 
 async def test_servers_open_and_close_a_store_that_keeps_items(langgraph_json, tmp_path, monkeypatch) -> None:
@@ -101,9 +100,8 @@ class Server:
         self.offline = Offline(directory)
         self.log = (directory / "log").open("w+")
         command = [sys.executable, FOLDER / "fastapi_server.py"]
-        self.process = subprocess.Popen(
-            command, env={**self.offline.environment, **own}, stdout=self.log, stderr=self.log
-        )
+        own |= {**self.offline.environment, **own}
+        self.process = subprocess.Popen(command, env=own, stdout=self.log, stderr=self.log)
         until = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < until:
             try:

@@ -38,27 +38,27 @@ def llama(role: str, text: str, **kwargs: Any) -> ChatMessage:
     return ChatMessage(role=role, content=text, additional_kwargs=kwargs)
 
 
-def old_session(kind: type[Any], memory: Memory) -> Any:
+def old(kind: type[Any], memory: Memory) -> Any:
     return kind(memory, user_id="u", session_id="old")
 
 
-def awaited(verb: Put) -> Put:
-    return lambda *args, **more: asyncio.run(verb(*args, **more))
+def awaited(verb: Put, *first: Any) -> Put:
+    return lambda *args, **more: asyncio.run(verb(*first, *args, **more))
 
 
 DOORS: dict[str, Callable[[Memory], tuple[Put, Put]]] = {
     "core": lambda memory: (core, memory.chat(user_id="u", session_id="old").add_messages),
-    "history": lambda memory: (langchain, old_session(MemlayerChatMessageHistory, memory).add_messages),
-    "history, awaited": lambda memory: (
+    "history": lambda memory: (langchain, old(MemlayerChatMessageHistory, memory).add_messages),
+    "async history": lambda memory: (
         langchain,
-        awaited(old_session(MemlayerChatMessageHistory, memory).aadd_messages),
+        awaited(old(MemlayerChatMessageHistory, memory).aadd_messages),
     ),
-    "memory": lambda memory: (llama, old_session(MemlayerMemory, memory).put_messages),
-    "memory's list": lambda memory: (llama, old_session(MemlayerMemory, memory).set),
+    "memory": lambda memory: (llama, old(MemlayerMemory, memory).put_messages),
+    "memory's list": lambda memory: (llama, old(MemlayerMemory, memory).set),
     "store": lambda memory: (llama, partial(MemlayerChatStore(memory, user_id="u").set_messages, "old")),
     "async store": lambda memory: (
         llama,
-        awaited(partial(MemlayerAsyncChatStore(memory, user_id="u").add_messages, "old")),
+        awaited(MemlayerAsyncChatStore(memory, user_id="u").add_messages, "old"),
     ),
 }
 """How each door makes a message, and stores messages in one session."""
@@ -77,13 +77,11 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("door", "told"),
-    [
-        *((door, FORMS["some"]) for door in DOORS.values()),
-        *((DOORS["history"], form) for form in FORMS.values()),
-    ],
-)
+MOVED = [(door, FORMS["some"]) for door in DOORS.values()]
+MOVED += [(DOORS["history"], form) for form in FORMS.values()]
+
+
+@pytest.mark.parametrize(("door", "told"), MOVED)
 def test_an_old_talk_that_is_moved_is_of_its_own_time(door, told: Sequence[Any]) -> None:
     """Its session, too; what it says ends nothing that was said since."""
     with Memory.in_memory(embedder="hashing", extractor=reads()) as memory:

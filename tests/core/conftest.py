@@ -96,23 +96,20 @@ def conversations() -> st.SearchStrategy[list[Message]]:
         st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, texts),
         st.builds(lambda kind, more: {**more, "type": kind}, texts, dicts),
     )
-    return st.lists(
-        st.builds(
-            Message,
-            st.sampled_from(ROLES),
-            texts | st.lists(blocks, max_size=3).map(tuple),
-            id=st.none() | names,
-            name=st.none() | names,
-            tool_calls=st.lists(st.builds(ToolCall, names, texts, texts), max_size=2).map(tuple),
-            tool_call_id=st.none() | names,
-            created_at=st.none() | st.sampled_from(TIMES) | st.datetimes(timezones=st.just(UTC)),
-            metadata=dicts,
-            model_visible=st.booleans(),
-            raw=st.none() | st.builds(Raw, texts, texts, dicts),
-        ),
-        max_size=5,
-        unique_by=lambda message: message.id or object(),
+    messages = st.builds(
+        Message,
+        st.sampled_from(ROLES),
+        texts | st.lists(blocks, max_size=3).map(tuple),
+        id=st.none() | names,
+        name=st.none() | names,
+        tool_calls=st.lists(st.builds(ToolCall, names, texts, texts), max_size=2).map(tuple),
+        tool_call_id=st.none() | names,
+        created_at=st.none() | st.sampled_from(TIMES) | st.datetimes(timezones=st.just(UTC)),
+        metadata=dicts,
+        model_visible=st.booleans(),
+        raw=st.none() | st.builds(Raw, texts, texts, dicts),
     )
+    return st.lists(messages, max_size=5, unique_by=lambda message: message.id or object())
 
 
 @pytest.fixture

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import multiprocessing
 import pickle
-import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -134,26 +131,6 @@ def test_any_message_comes_back_equal(conversations, data) -> None:
             assert put_in.id in {None, came_out.id}
             assert came_out.created_at == (put_in.created_at or came_out.created_at) is not None
         assert chat.context(token_limit=10_000_000).tokens >= 0
-
-
-def test_one_memory_serves_many_event_loops_and_threads_at_once(open_at) -> None:
-    memory = open_at()
-    start = threading.Barrier(8)
-
-    def talk(number: int) -> list[str]:
-        chat = memory.chat(user_id=f"u{number}", session_id="s")
-
-        async def turns() -> None:
-            for turn in range(5):
-                await asyncio.gather(chat.aadd("user", f"{number}.{turn}"), chat.acontext("anything"))
-
-        start.wait()
-        asyncio.run(turns())
-        return texts(chat.history())
-
-    with ThreadPoolExecutor(8) as pool:
-        for number, contents in enumerate(pool.map(talk, range(8))):
-            assert contents == [f"{number}.{turn}" for turn in range(5)]
 
 
 def test_listeners_hear_what_happened_and_cannot_disturb_it_and_what_was_closed_says_so(memory) -> None:

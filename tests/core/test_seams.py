@@ -7,32 +7,25 @@ from typing import Any
 import pytest
 from message_store import DictStore
 
-from memlayer_core import MaxMessages, MaxRounds
+from memlayer_core import MaxMessages, MaxRounds, testing
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, Redactor
-from memlayer_core.testing import (
-    EmbedderConformance,
-    LanguageModelConformance,
-    MessageStoreConformance,
-    PolicyConformance,
-    RedactorConformance,
-)
 
 
-class TestHashing(EmbedderConformance):
+class TestHashing(testing.EmbedderConformance):
     @pytest.fixture
     def embedder(self) -> Embedder:
         return HashingEmbedder()
 
 
-class TestRedactor(RedactorConformance):
+class TestRedactor(testing.RedactorConformance):
     @pytest.fixture
     def redactor(self) -> Redactor:
         return lambda text: text.replace("secret", "[redacted]")
 
 
-class TestFunction(LanguageModelConformance):
+class TestFunction(testing.LanguageModelConformance):
     @pytest.fixture
     def model(self) -> LanguageModel:
         made = language_model(lambda prompt: f"In short: {len(prompt)} characters.")
@@ -40,7 +33,7 @@ class TestFunction(LanguageModelConformance):
         return made
 
 
-class TestPolicies(PolicyConformance):
+class TestPolicies(testing.PolicyConformance):
     @pytest.fixture(params=[MaxMessages(4), MaxRounds(3)], ids=repr)
     def policy(self, request: pytest.FixtureRequest) -> Policy:
         return request.param
@@ -67,8 +60,8 @@ class LastWins(DictStore):
 
 def test_what_breaks_a_claim_is_noticed() -> None:
     with pytest.raises(AssertionError):
-        PolicyConformance().test_what_allows_a_portion_allows_every_smaller_one(AtLeast())
+        testing.PolicyConformance().test_what_allows_a_portion_allows_every_smaller_one(AtLeast())
     with pytest.raises(AssertionError):
-        EmbedderConformance().test_it_returns_one_unit_vector_for_each_text(Long())
+        testing.EmbedderConformance().test_it_returns_one_unit_vector_for_each_text(Long())
     with pytest.raises(AssertionError):
-        MessageStoreConformance().test_an_update_of_another_version_changes_nothing(LastWins())
+        testing.MessageStoreConformance().test_an_update_of_another_version_changes_nothing(LastWins())

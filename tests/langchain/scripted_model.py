@@ -108,9 +108,7 @@ class Edits(AgentMiddleware):
 class Wraps(AgentMiddleware):
     """Changes the request of each call of the model, asks it so many times, and changes what comes of it."""
 
-    def __init__(
-        self, request: Any = lambda given: given, response: Any = lambda _, made: made, times: int = 1
-    ) -> None:
+    def __init__(self, request: Any = lambda one: one, response: Any = lambda _, made: made, times=1) -> None:
         self._request, self._response, self._times = request, response, times
 
     def wrap_model_call(self, request, handler):

@@ -81,12 +81,8 @@ def test_an_agent_looks_into_the_memory_of_the_user_that_its_run_names(do, memor
     model = says(*[calling((LOOK, GROW)), "done"] * 4)
     agent = create_agent(model, create_memory_tools(memory), context_schema=Given)
     found = []
-    for config, more in (
-        (at(), {"context": Given("ada")}),
-        (at(), {"context": Given("bob")}),
-        (at(user_id="ada"), {}),
-        (at(), {}),
-    ):
+    ada, bob = ({"context": Given(name)} for name in ("ada", "bob"))
+    for config, more in ((at(), ada), (at(), bob), (at(user_id="ada"), {}), (at(), {})):
         do(agent, "invoke", {"messages": [("human", "What do I grow?")]}, config, **more)
         found.append(("pears" in model.shown[-1], "plums" in model.shown[-1]))
     assert found == [(True, False), (False, True), (True, False), (False, False)]

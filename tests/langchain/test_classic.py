@@ -64,17 +64,13 @@ def test_a_chain_remembers_and_recalls_for_the_input_alone(do, memory, history, 
     assert do(alone, "load_memory_variables", {"input": FOOD}) == {"history": ""}
 
 
+OPTIONS = [{"return_messages": True}, {"human_prefix": "User", "ai_prefix": "Bot", "memory_key": "chat"}]
+OPTIONS += [{"input_key": "question", "output_key": "answer", "k": 2}, {"k": 2, "return_messages": True}]
+
+
 @pytest.mark.trap("langchain", 8)
 @pytest.mark.requirement("L04")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"return_messages": True},
-        {"human_prefix": "User", "ai_prefix": "Bot", "memory_key": "chat"},
-        {"input_key": "question", "output_key": "answer", "k": 2},
-        {"k": 2, "return_messages": True},
-    ],
-)
+@pytest.mark.parametrize("options", OPTIONS)
 def test_a_conversation_is_told_as_by_langchains_memories_and_all_of_it_kept(do, history, options) -> None:
     ours = MemlayerConversationMemory(chat_memory=history, **options)
     theirs = (ConversationBufferWindowMemory if "k" in options else ConversationBufferMemory)(**options)
@@ -194,12 +190,9 @@ def test_inputs_and_outputs_may_be_messages_and_are_kept_equal(do, memory) -> No
     """langchain-classic's memories raise a ValidationError for messages, once the model has been paid."""
     answer = AIMessage("hello", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3})
     blocks = [{"type": "text", "text": "hi"}]
+    named, both = HumanMessage("hi", name="ada"), [SystemMessage("be kind"), HumanMessage("hi")]
     for number, (given, kept) in enumerate(
-        [
-            (HumanMessage("hi", name="ada"), [HumanMessage("hi", name="ada")]),
-            ([SystemMessage("be kind"), HumanMessage("hi")], [SystemMessage("be kind"), HumanMessage("hi")]),
-            (blocks, [HumanMessage(blocks)]),
-        ]
+        [(named, [named]), (both, both), (blocks, [HumanMessage(blocks)])]
     ):
         history = MemlayerChatMessageHistory(memory, session_id=str(number))
         classic = MemlayerConversationMemory(chat_memory=history, return_messages=True)

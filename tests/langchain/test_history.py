@@ -8,17 +8,8 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    AnyMessage,
-    BaseMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-    get_buffer_string,
-    message_to_dict,
-)
+from langchain_core import messages as lc
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage, message_to_dict
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from refusals import refused
@@ -60,38 +51,33 @@ def test_messages_are_added_replaced_and_set_and_gain_nothing(do, history) -> No
     assert history.messages == [hi, final, hi, hi, ok]
     assert message_to_dict(history.messages[0]) == message_to_dict(HumanMessage("hi")) == message_to_dict(hi)
     assert asyncio.run(history.aget_messages()) == history.messages
-    assert str(history) == get_buffer_string(history.messages)
+    assert str(history) == lc.get_buffer_string(history.messages)
     assert "'ada'" in repr(history)
 
     history.messages = [SystemMessage("be kind"), *TURN]
     assert history.messages == [SystemMessage("be kind"), *TURN]
-    asyncio.run(history.aset_messages([AIMessageChunk("2469 "), *TURN]))
+    asyncio.run(history.aset_messages([lc.AIMessageChunk("2469 "), *TURN]))
     assert history.messages == [AIMessage("2469 "), *TURN]
 
 
 # The factory
 
 
-@pytest.mark.parametrize(
-    ("fixed", "named"),
-    [
-        ({}, {"user_id": "ada", "session_id": "s1"}),
-        ({"user_id": "ada", "configurable": ["conversation_id"]}, {"conversation_id": "s1"}),
-        ({"configurable": ["session_id"]}, {"session_id": "s1"}),
-        (
-            {"configurable": ["tenant_id", "user_id", "session_id"], "agent_id": "a1"},
-            {"tenant_id": "t1", "user_id": "ada", "session_id": "s1"},
-        ),
-    ],
-    ids=str,
-)
+EACH = {"tenant_id": "t1", "user_id": "ada", "session_id": "s1"}
+FACTORIES = [
+    ({}, {"user_id": "ada", "session_id": "s1"}),
+    ({"user_id": "ada", "configurable": ["conversation_id"]}, {"conversation_id": "s1"}),
+    ({"configurable": ["session_id"]}, {"session_id": "s1"}),
+    ({"configurable": [*EACH], "agent_id": "a1"}, EACH),
+]
+
+
+@pytest.mark.parametrize(("fixed", "named"), FACTORIES, ids=str)
 def test_a_factory_makes_the_history_that_a_config_names(memory, fixed, named) -> None:
     histories = MemlayerChatMessageHistory.factory(memory, **fixed)
     specs = {"history_factory_config": histories.config_specs}
-    for chain in (
-        RunnableWithMessageHistory(RunnableLambda(echo), histories, **specs),
-        with_memory(echo, memory, **fixed),
-    ):
+    theirs = RunnableWithMessageHistory(RunnableLambda(echo), histories, **specs)
+    for chain in (theirs, with_memory(echo, memory, **fixed)):
         chain.invoke([HumanMessage("a")], {"configurable": named})
 
     ids = {**fixed, **named}
@@ -146,7 +132,7 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(open_at)
     histories = MemlayerChatMessageHistory.factory(memory, user_id="ada")
     summaries: list[int] = []
 
-    def model(messages: list[BaseMessage]) -> AIMessage:
+    def model(messages: list[lc.BaseMessage]) -> AIMessage:
         chat = histories("s1").chat
         chat.context("How many pears did I count?")
         memory.flush(20)  # what left the window is summed up, and can be recalled
@@ -184,13 +170,10 @@ def test_a_history_pickles_by_reconnecting(memory) -> None:
 
 
 SAID = "2023-05-01T10:00:00+02:00"
-TALK: list[AnyMessage] = [
+USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+TALK: list[lc.AnyMessage] = [
     HumanMessage("I live in Riga.", additional_kwargs={"created_at": SAID}),
-    AIMessage(
-        "One moment.",
-        tool_calls=[{"name": "f", "args": {"x": 1}, "id": "c1"}],
-        usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
-    ),
+    AIMessage("One moment.", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "c1"}], usage_metadata=USAGE),
     ToolMessage("found", tool_call_id="c1", artifact={"rows": [1]}, status="error"),
     AIMessage([{"type": "text", "text": "Fine."}], id="a9", response_metadata={"model": "m"}),
 ]

@@ -10,23 +10,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from langchain_core import messages as lc
 from langchain_core.documents import Document
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    BaseMessage,
-    ChatMessage,
-    ChatMessageChunk,
-    FunctionMessage,
-    HumanMessage,
-    RemoveMessage,
-    SystemMessage,
-    SystemMessageChunk,
-    ToolMessage,
-    ToolMessageChunk,
-    message_chunk_to_message,
-    message_to_dict,
-)
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, ToolMessage
 from langchain_core.version import VERSION
 from tuned import Tuned
 
@@ -99,7 +85,7 @@ call = {"name": texts, "args": st.dictionaries(texts, anything, max_size=3), "id
 broken_call = {"name": ids, "args": ids, "id": ids, "error": ids}
 messages = st.one_of(
     st.builds(HumanMessage, **common),
-    st.builds(SystemMessage, **common),
+    st.builds(lc.SystemMessage, **common),
     st.builds(
         AIMessage,
         **common,
@@ -108,7 +94,7 @@ messages = st.one_of(
         usage_metadata=st.sampled_from([None, USAGE]),
     ),
     st.builds(ToolMessage, **common, tool_call_id=texts, artifact=anything, status=st.just("error")),
-    st.builds(FunctionMessage, **{**common, "name": texts}),
+    st.builds(lc.FunctionMessage, **{**common, "name": texts}),
     st.builds(ChatMessage, **common, role=texts | st.sampled_from(["user", "assistant", "tool"])),
     st.builds(HumanMessage, **common, extra=anything),
 )
@@ -124,14 +110,12 @@ def test_what_goes_into_the_journal_comes_out_equal(journal, message) -> None:
     assert type(out) is type(message)
 
 
+THOUGHT = [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "so"}]
+TOLD = {"output_version": "v1", "logprobs": [-0.5, None]}
 WHOLE = [
     HumanMessage(content_blocks=[{"type": "image", "base64": "aGk=", "mime_type": "image/png"}]),
     AIMessage("", tool_calls=[CALL], invalid_tool_calls=[BROKEN_CALL]),
-    AIMessage(
-        content_blocks=[{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "so"}],
-        response_metadata={"output_version": "v1", "logprobs": [-0.5, None]},
-        usage_metadata=USAGE,
-    ),
+    AIMessage(content_blocks=THOUGHT, response_metadata=TOLD, usage_metadata=USAGE),
     AIMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": "{}"}}),
     AIMessage("", additional_kwargs={"audio": {"id": "a", "data": "AA==", "transcript": "Good morning."}}),
     BaseMessage("from elsewhere", type="developer"),
@@ -149,14 +133,14 @@ def test_every_kind_of_message_keeps_all_its_fields(journal) -> None:
     out = kept(journal, *WHOLE)
 
     assert out == WHOLE
-    assert [message_to_dict(one) for one in out] == [message_to_dict(one) for one in WHOLE]
+    assert [lc.message_to_dict(one) for one in out] == [lc.message_to_dict(one) for one in WHOLE]
     assert out[-1].tool_calls[0]["extras"] == {"signature": b"\x01"}
 
 
 @pytest.mark.parametrize("content", ["hi", [{"type": "text", "text": "hi"}]], ids=["text", "blocks"])
 def test_the_dump_is_langchains_own_with_the_content_in_our_field_alone(content) -> None:
     message = AIMessage(content, tool_calls=[CALL], usage_metadata=USAGE, id="m1", name="bot")
-    core, whole = to_core(message), message_to_dict(message)
+    core, whole = to_core(message), lc.message_to_dict(message)
 
     assert (core.text, core.id, core.name, core.created_at, core.metadata) == ("hi", "m1", "bot", None, {})
     assert from_core(Message("user", "", raw=Raw("langchain", "0.3.0", whole))) == message
@@ -232,7 +216,7 @@ def test_each_message_has_the_role_and_the_name_of_its_speaker() -> None:
         (ChatMessage("x", role="assistant"), "assistant", None),
         (ChatMessage("x", role="ai"), "assistant", None),
         (ChatMessage("x", role="developer"), "system", None),
-        (FunctionMessage("x", name="f"), "tool", "f"),
+        (lc.FunctionMessage("x", name="f"), "tool", "f"),
     ):
         core = to_core(message)
         assert (core.role, core.name) == (role, name), message
@@ -250,25 +234,21 @@ def test_a_subclass_comes_back_as_its_base_class_and_an_instruction_to_remove_is
 
     history = MemlayerChatMessageHistory(journal, session_id=str(uuid.uuid4()))
     with pytest.raises(errors.InvalidMessageError, match="RemoveMessage"):
-        history.add_messages([HumanMessage("hi"), RemoveMessage(id="m1")])
+        history.add_messages([HumanMessage("hi"), lc.RemoveMessage(id="m1")])
     assert history.messages == []
 
 
+PIECE = {"name": "f", "args": '{"a": 1}', "id": "c", "index": 0}
 CHUNKS = [
-    AIMessageChunk(
-        content="",
-        tool_call_chunks=[{"name": "f", "args": '{"a": 1}', "id": "c", "index": 0}],
-        usage_metadata=USAGE,
-        chunk_position="last",
-    ),
-    AIMessageChunk(content=[{"type": "text", "text": "hi", "index": 0}], response_metadata={"stop": True}),
-    SystemMessageChunk(content="hi", id="m1"),
-    ToolMessageChunk(content="42", tool_call_id="c", artifact={"x": 1}),
-    ChatMessageChunk(content="psst", role="prompter"),
+    lc.AIMessageChunk(content="", tool_call_chunks=[PIECE], usage_metadata=USAGE, chunk_position="last"),
+    lc.AIMessageChunk(content=[{"type": "text", "text": "hi", "index": 0}], response_metadata={"stop": True}),
+    lc.SystemMessageChunk(content="hi", id="m1"),
+    lc.ToolMessageChunk(content="42", tool_call_id="c", artifact={"x": 1}),
+    lc.ChatMessageChunk(content="psst", role="prompter"),
 ]
 
 
-class MyChunk(AIMessageChunk):
+class MyChunk(lc.AIMessageChunk):
     pass
 
 
@@ -276,11 +256,11 @@ class MyChunk(AIMessageChunk):
 def test_a_chunk_is_stored_and_read_as_the_whole_message(journal) -> None:
     out = kept(journal, *CHUNKS, MyChunk(content="hi", parsed={"a": 1}))
 
-    whole = [message_chunk_to_message(chunk) for chunk in CHUNKS]
+    whole = [lc.message_chunk_to_message(chunk) for chunk in CHUNKS]
     assert out == [*whole, AIMessage("hi", parsed={"a": 1})], "of a subclass, too, with its extras"
     for one in out:
-        assert "Chunk" not in type(one).__name__ + one.type + json.dumps(message_to_dict(one))
-    somebodys = [Raw("langchain", "0.1.0", message_to_dict(chunk)) for chunk in CHUNKS]
+        assert "Chunk" not in type(one).__name__ + one.type + json.dumps(lc.message_to_dict(one))
+    somebodys = [Raw("langchain", "0.1.0", lc.message_to_dict(chunk)) for chunk in CHUNKS]
     assert [from_core(Message("assistant", "", raw=raw)) for raw in somebodys] == whole
 
 
@@ -292,28 +272,22 @@ TAGGED = {TAG: "bytes", "type": "x", "value": "AA=="}
 
 
 def test_a_message_without_a_dump_of_langchains_that_can_be_read_is_made_of_our_fields(caplog) -> None:
-    invalid = [
-        {"name": "g", "args": "[1]", "id": "c2", "error": None},
-        {"name": "h", "args": "{", "id": "c3", "error": None},
-    ]
+    invalid = [{"name": name, "args": args, "id": id, "error": None} for id, name, args in CALLS[1:]]
     valid = [{"name": "f", "args": {"a": 1}, "id": "c1"}]
     called = Message("assistant", "", tool_calls=tuple(ToolCall(*call) for call in CALLS))
     for core, expected in (
         (Message("user", "hi", name="ada", id="m1"), HumanMessage("hi", name="ada", id="m1")),
         (called, AIMessage("", tool_calls=valid, invalid_tool_calls=invalid)),
-        (Message("system", "be kind"), SystemMessage("be kind")),
+        (Message("system", "be kind"), lc.SystemMessage("be kind")),
         (Message("tool", "42", tool_call_id="c1"), ToolMessage("42", tool_call_id="c1")),
         (Message("tool", "42"), ToolMessage("42", tool_call_id="")),
         (Message("user", (TAGGED,)), HumanMessage([TAGGED])),
         (Message("user", "hi", raw=Raw("llamaindex", "0.14", {"role": "user"})), HumanMessage("hi")),
     ):
         assert from_core(core) == expected
-    for dump in (
-        {},
-        {"type": "human", "data": []},
-        {"type": "human", "data": {"content": {TAG: "bytes", "value": "?"}}},
-        {"type": "AIMessageChunk", "data": {"content": 7}},
-    ):
+    odd = {"type": "AIMessageChunk", "data": {"content": 7}}
+    humans = [{"type": "human", "data": one} for one in ([], {"content": {TAG: "bytes", "value": "?"}})]
+    for dump in ({}, *humans, odd):
         caplog.clear()
         assert from_core(Message("user", "hi", raw=Raw("langchain", "9.9", dump))) == HumanMessage("hi")
         assert "cannot be read" in caplog.text
@@ -327,10 +301,8 @@ NOTE, THERE = ({"type": "text", "text": text} for text in ("note", "there"))
 
 @pytest.mark.requirement("F12")
 def test_text_is_put_beside_a_copy_and_the_message_itself_stays() -> None:
-    for content, before, after in (
-        ("hi", "note\n\nhi", "hi\n\nnote"),
-        (["hi", THERE], [NOTE, "hi", THERE], ["hi", THERE, NOTE]),
-    ):
+    blocks = ["hi", THERE], [NOTE, "hi", THERE], ["hi", THERE, NOTE]
+    for content, before, after in (("hi", "note\n\nhi", "hi\n\nnote"), blocks):
         message = HumanMessage(content, id="m1", name="ada")
         assert put_before(message, "note") == HumanMessage(before, id="m1", name="ada")
         assert put_after(message, "note") == HumanMessage(after, id="m1", name="ada")

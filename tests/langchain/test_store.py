@@ -15,16 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base import (
-    GetOp,
-    InvalidNamespaceError,
-    Item,
-    ListNamespacesOp,
-    MatchCondition,
-    PutOp,
-    SearchItem,
-    SearchOp,
-)
+from langgraph.store import base
+from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp, SearchItem, SearchOp
 from langmem import create_manage_memory_tool, create_memory_store_manager, create_search_memory_tool
 from refusals import refused
 from waiting import wait_for
@@ -165,12 +157,12 @@ BAD_OPS: list[Any] = [
 
 def test_nothing_of_a_batch_is_done_when_one_operation_cannot_be(do, store) -> None:
     do(store, "put", ("foo", "bar"), "k", {"changed": False})
-    refused = (errors.InvalidItemError, errors.InvalidLimitError, InvalidNamespaceError)
+    refused = (errors.InvalidItemError, errors.InvalidLimitError, base.InvalidNamespaceError)
     for bad in BAD_OPS:
         with pytest.raises(refused) as raised:
             do(store, "batch", [PutOp(DOCS, "good", {}), PutOp(("foo", "bar"), "k", None), bad])
         assert isinstance(raised.value, ValueError), bad
-        assert isinstance(raised.value, InvalidNamespaceError) or raised.value.hint, bad
+        assert isinstance(raised.value, base.InvalidNamespaceError) or raised.value.hint, bad
         assert do(store, "get", ("foo", "bar"), "k").value == {"changed": False}, bad
         assert do(store, "list_namespaces") == [("foo", "bar")], bad
 
@@ -184,13 +176,9 @@ def test_without_a_query_the_last_put_come_first_page_by_page(store, at) -> None
         store.put(("docs", str(minute % 2)), str(minute), {"even": minute % 2 == 0})
     at(NOON + timedelta(hours=1))
     store.put(("docs", "0"), "0", {"even": True})
-    for more, found in (
-        ({}, "04321"),
-        ({"limit": 2}, "04"),
-        ({"limit": 2, "offset": 3}, "21"),
-        ({"limit": 0}, ""),
-        ({"filter": {"even": True}, "limit": 1, "offset": 1}, "4"),
-    ):
+    pages = ({}, "04321"), ({"limit": 2}, "04"), ({"limit": 2, "offset": 3}, "21"), ({"limit": 0}, "")
+    even = {"filter": {"even": True}, "limit": 1, "offset": 1}
+    for more, found in (*pages, (even, "4")):
         assert keys(store.search(DOCS, **more)) == [*found]
     assert keys(store.search(DOCS, query="  ")) == keys(store.search(["docs"])) == [*"04321"]
     assert store.list_namespaces(prefix=["docs"]) == [("docs", "0"), ("docs", "1")]

@@ -55,23 +55,25 @@ values = st.recursive(
 )
 items = st.dictionaries(names, values, max_size=3)
 ordered = st.dictionaries(st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), numbers, min_size=1, max_size=2)
+numbered = st.dictionaries(names, numbers, min_size=3, max_size=3)
 equal = st.dictionaries(st.sampled_from(["$eq", "$ne"]), values, min_size=1, max_size=2)
 flat = scalars | st.lists(scalars, max_size=2)
 wanted = st.dictionaries(names, flat | equal | st.dictionaries(names, flat | equal, max_size=2), max_size=2)
 patterns = st.tuples(st.sampled_from(["prefix", "suffix"]), namespaces).map(lambda one: MatchCondition(*one))
+
+
+def some(kind: Any, *parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.tuples(*parts).map(lambda given: kind(*given))
+
+
+queries, page = st.sampled_from([None, "a 1"]), (st.integers(1, 4) | st.just(100), st.integers(0, 2))
+both = st.lists(patterns, max_size=2).map(tuple)
 operations: st.SearchStrategy[Op] = st.one_of(
-    st.tuples(namespaces, keys, st.none() | items).map(lambda given: PutOp(*given)),
-    st.tuples(namespaces, keys, items).map(lambda given: PutOp(*given)),
-    st.tuples(namespaces, keys).map(lambda given: GetOp(*given)),
-    st.tuples(st.just(()) | namespaces, st.none() | wanted, st.sampled_from([None, "a 1"])).map(
-        lambda given: SearchOp(given[0], given[1], 1000, 0, given[2])
-    ),
-    st.tuples(
-        st.lists(patterns, max_size=2).map(tuple),
-        st.none() | st.integers(1, 3),
-        st.integers(1, 4) | st.just(100),
-        st.integers(0, 2),
-    ).map(lambda given: ListNamespacesOp(*given)),
+    some(PutOp, namespaces, keys, st.none() | items),
+    some(PutOp, namespaces, keys, items),
+    some(GetOp, namespaces, keys),
+    some(SearchOp, st.just(()) | namespaces, st.none() | wanted, st.just(1000), st.just(0), queries),
+    some(ListNamespacesOp, both, st.none() | st.integers(1, 3), *page),
 )
 
 
@@ -98,9 +100,7 @@ D = ("docs",)
 @given(st.lists(st.lists(operations, max_size=6), max_size=5))
 @example([[PutOp(D, "k", {"v": 1}), PutOp(D, "k", {"v": 2}), GetOp(D, "k")], [SearchOp(D)]])
 @example([[PutOp(D, "k", {"v": 1})], [PutOp(D, "k", None), PutOp(D, "k", {"v": 2})], [GetOp(D, "k")]])
-@example(
-    [[PutOp(D, "k", {"x": 1})], [PutOp(D, "k", {"x": 2})], [SearchOp(D, {"x": 1}), SearchOp(D, {"x": 2})]]
-)
+@example([*([PutOp(D, "k", {"x": n})] for n in (1, 2)), [SearchOp(D, {"x": 1}), SearchOp(D, {"x": 2})]])
 @example([[PutOp((one,), "", {"n": 1}) for one in ODD], [SearchOp((one,)) for one in ODD]])
 @example([[PutOp(("a" * 1900,), "", {"n": 1})], [SearchOp(("a" * 1900,))]])
 def test_the_same_batches_are_answered_alike(batches) -> None:
@@ -122,10 +122,7 @@ def test_a_filter_finds_what_its_fields_say() -> None:
 
 
 @examples(30, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(st.dictionaries(names, numbers, min_size=3, max_size=3), max_size=4),
-    st.dictionaries(names, ordered, max_size=2),
-)
+@given(st.lists(numbered, max_size=4), st.dictionaries(names, ordered, max_size=2))
 def test_numbers_are_put_in_order_alike(held, asked) -> None:
     reference = InMemoryStore()
     with Memory.in_memory(settings=LATER) as memory:

@@ -210,10 +210,8 @@ def test_a_buffer_on_it_goes_on_after_a_restart_and_comes_back_from_its_dump(ope
 
 def queue(memory):
     """Return a memory of the framework that keeps its queue in our store, with room for a few turns."""
-    store = MemlayerAsyncChatStore(memory, user_id="ada")
-    return FrameworkMemory.from_defaults(
-        session_id="monday", chat_store=store, token_limit=200, token_flush_size=60
-    )
+    store, sizes = MemlayerAsyncChatStore(memory, user_id="ada"), {"token_limit": 200, "token_flush_size": 60}
+    return FrameworkMemory.from_defaults(session_id="monday", chat_store=store, **sizes)
 
 
 @pytest.mark.trap("llamaindex", 28)

@@ -165,10 +165,8 @@ def test_a_dump_is_json_without_messages_and_keys_and_finds_the_same_memory(make
     for back in backs:
         assert type(back) is kind
         assert back.to_dict() == json.loads(dumped)
-        assert [message.text for message in history(back.memory, "school", "tutor")] == [
-            "my parrot is called Coco",
-            "and its cage is red",
-        ]
+        said = [message.text for message in history(back.memory, "school", "tutor")]
+        assert said == ["my parrot is called Coco", "and its cage is red"]
     other = component.model_copy(update={"user_id": "bob"})
     assert component.model_copy(deep=True) is component
     assert (component.user_id, other.user_id, other.memory) == ("ada", "bob", keyed)

@@ -24,10 +24,8 @@ class Spans(SimpleSpanHandler):
 
     def ends(self):
         """How they ended, by verb, with their parents."""
-        ended = [
-            *((span, "done") for span in self.completed_spans),
-            *((span, "failed") for span in self.dropped_spans),
-        ]
+        ways = {"done": self.completed_spans, "failed": self.dropped_spans}
+        ended = [(span, end) for end, spans in ways.items() for span in spans]
         mine = [(span, end) for span, end in ended if span.id_.startswith("MemlayerMemory.")]
         return [(span.id_.partition(".")[2].partition("-")[0], end, span.parent_id) for span, end in mine]
 

@@ -213,10 +213,6 @@ def turns(count, words="I walked along the river and saw a heron"):
     return talk(*(f"{who} {number}: {words}" for number in range(count) for who in ("question", "answer")))
 
 
-def asks_to_look():
-    return calls("look", where="garden")
-
-
 # What is recalled
 
 
@@ -246,8 +242,10 @@ async def test_an_agent_sees_the_question_last_with_its_state_and_begins_with_a_
         """Look somewhere."""
         return "a parrot"
 
+    look_there = calls("look", where="garden")
+
     def reply(messages, **_):
-        return ChatMessage("a parrot", role="assistant") if messages[-1].role == "tool" else asks_to_look()
+        return ChatMessage("a parrot", role="assistant") if messages[-1].role == "tool" else look_there
 
     llm = Noting(response_generator=reply)
     agent = FunctionAgent(tools=[look], llm=llm, initial_tool_choice="look", streaming=False)

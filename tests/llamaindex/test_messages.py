@@ -9,21 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
-from llama_index.core.base.llms.types import (
-    AudioBlock,
-    CacheControl,
-    CachePoint,
-    ChatMessage,
-    CitableBlock,
-    CitationBlock,
-    DocumentBlock,
-    ImageBlock,
-    MessageRole,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-    VideoBlock,
-)
+from llama_index.core.base.llms import types as llama
+from llama_index.core.base.llms.types import ChatMessage, DocumentBlock, ImageBlock, TextBlock, ThinkingBlock
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.schema import ImageDocument
 from refusals import refused
@@ -49,26 +36,25 @@ def stored(message: ChatMessage) -> ChatMessage:
         return from_core(chat.history()[0])
 
 
-CALL = ToolCallBlock(tool_call_id="call_1", tool_name="weather", tool_kwargs={"city": "Riga"})
+CALL = llama.ToolCallBlock(tool_call_id="call_1", tool_name="weather", tool_kwargs={"city": "Riga"})
+CITED = {"source": "s", "title": "t"}
 BLOCKS = [
     ImageBlock(url="https://example.org/a.png"),
-    AudioBlock(audio=b"RIFF\xff\xfe", format="wav"),
-    VideoBlock(video=b"\x00\x00\x00\xff", fps=2),
+    llama.AudioBlock(audio=b"RIFF\xff\xfe", format="wav"),
+    llama.VideoBlock(video=b"\x00\x00\x00\xff", fps=2),
     DocumentBlock(data=b"%PDF-1.7\xff", title="contract"),
     ThinkingBlock(content="hm", num_tokens=7, additional_information={"signature": b"\xff\0"}),
-    CachePoint(cache_control=CacheControl(type="ephemeral")),
-    CitableBlock(title="t", source="s", content=[TextBlock(text="cited"), ImageBlock(image=PNG)]),
-    CitationBlock(
-        cited_content=TextBlock(text="c"), source="s", title="t", additional_location_info={"start": 3}
-    ),
-    CitationBlock(cited_content=ImageBlock(image=PNG), source="s", title="t", additional_location_info={}),
+    llama.CachePoint(cache_control=llama.CacheControl(type="ephemeral")),
+    llama.CitableBlock(title="t", source="s", content=[TextBlock(text="cited"), ImageBlock(image=PNG)]),
+    llama.CitationBlock(cited_content=TextBlock(text="c"), additional_location_info={"start": 3}, **CITED),
+    llama.CitationBlock(cited_content=ImageBlock(image=PNG), additional_location_info={}, **CITED),
 ]
 
 
 @pytest.mark.trap("llamaindex", 20)
 def test_every_role_has_one_of_ours_and_text_is_joined_as_llamaindex_joins_it():
     ours = {"developer": "system", "chatbot": "assistant", "model": "assistant", "function": "tool"}
-    for role in MessageRole:
+    for role in llama.MessageRole:
         assert to_core(ChatMessage("x", role=role)).role == ours.get(role.value, role.value)
     two = ChatMessage(blocks=[TextBlock(text="a"), TextBlock(text="b")])
     assert to_core(ChatMessage("a")).content == "a"
@@ -81,30 +67,25 @@ def test_every_role_has_one_of_ours_and_text_is_joined_as_llamaindex_joins_it():
 
 
 names = st.text() | st.just("$memlayer") | st.just("value")
+leaves = st.none() | st.integers() | st.text() | st.binary()
 json_values = st.recursive(
-    st.none() | st.integers() | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(names, inner),
-    max_leaves=12,
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=12
 )
 made_of_json = st.dictionaries(st.text(), json_values)
+ids, arguments = st.none() | st.text(), st.text() | made_of_json
 blocks = st.one_of(
     st.sampled_from(BLOCKS),
     st.builds(TextBlock, text=st.text()),
     st.builds(ImageBlock, image=st.binary(min_size=1), detail=st.none() | st.text()),
     st.builds(DocumentBlock, data=st.binary(min_size=1)),
     st.builds(ThinkingBlock, content=st.none() | st.text(), additional_information=made_of_json),
-    st.builds(
-        ToolCallBlock,
-        tool_call_id=st.none() | st.text(),
-        tool_name=st.text(),
-        tool_kwargs=st.text() | made_of_json,
-    ),
+    st.builds(llama.ToolCallBlock, tool_call_id=ids, tool_name=st.text(), tool_kwargs=arguments),
 )
 spelled = st.sampled_from(["tool_calls", "tool_call_id", "name", "function_call", "$memlayer"])
 extras = st.dictionaries(st.text().filter(lambda key: key != "images") | spelled, json_values)
 
 
-roles = st.sampled_from(MessageRole)
+roles = st.sampled_from(llama.MessageRole)
 messages = st.builds(ChatMessage, role=roles, blocks=st.lists(blocks, max_size=4), additional_kwargs=extras)
 
 
@@ -148,7 +129,7 @@ async def test_a_stream_is_read_and_no_file_is_looked_for_that_is_there_is_gone_
     file = tmp_path / "a.png"
     file.write_bytes(PNG)
     by_path, here = ImageBlock(path=file), DocumentBlock(path=Path(__file__))
-    cited = CitableBlock(title="", source="", content=[by_path])
+    cited = llama.CitableBlock(title="", source="", content=[by_path])
     documents = [DocumentBlock(path=name) for name in ("s3://bucket/a.pdf", "a.pdf")]
     given = [by_path, cited, here, *documents]
     kept = to_core(ChatMessage(blocks=[*given, ImageBlock(image=io.BytesIO(PNG))]))

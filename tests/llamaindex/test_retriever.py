@@ -66,10 +66,8 @@ def test_messages_of_one_id_in_two_sessions_are_two_nodes_of_which_a_model_is_sh
     refused(errors.InvalidMessageError, None, found, pets, QueryBundle(None))
 
 
-EITHER = MetadataFilters(
-    filters=[MetadataFilter(key="type", value="profile"), MetadataFilter(key="session_id", value="old")],
-    condition=FilterCondition.OR,
-)
+BOTH = [MetadataFilter(key="type", value="profile"), MetadataFilter(key="session_id", value="old")]
+EITHER = MetadataFilters(filters=BOTH, condition=FilterCondition.OR)
 FILTERS = [
     (RecallFilter(kinds=["record"]), lambda m: m["kind"] == "record"),
     (where("session_id", "older"), lambda m: m["session_id"] == "older"),

@@ -5,29 +5,13 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+import llama_index.core.chat_engine.multi_modal_condense_plus_context as condense
+import llama_index.core.chat_engine.types as engine_types
 import pytest
 from llama_index.core.agent.workflow import CodeActAgent, FunctionAgent, ReActAgent
-from llama_index.core.base.llms.types import (
-    AudioBlock,
-    ChatMessage,
-    CitableBlock,
-    DocumentBlock,
-    ImageBlock,
-    MessageRole,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-    VideoBlock,
-)
-from llama_index.core.chat_engine import (
-    CondensePlusContextChatEngine,
-    ContextChatEngine,
-    SimpleChatEngine,
-    types as engine_types,
-)
-from llama_index.core.chat_engine.multi_modal_condense_plus_context import (
-    MultiModalCondensePlusContextChatEngine,
-)
+from llama_index.core.base.llms import types as llama
+from llama_index.core.base.llms.types import AudioBlock, ChatMessage, DocumentBlock, ImageBlock, VideoBlock
+from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine, SimpleChatEngine
 from llama_index.core.chat_engine.multi_modal_context import MultiModalContextChatEngine
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.indices import VectorStoreIndex
@@ -56,12 +40,8 @@ async def test_an_agent_keeps_the_question_the_call_its_result_and_the_answer(se
 
     assert told.response.content == "It is 3 degrees in Riga."
     kept = await session.aget_all()
-    assert said(kept) == [
-        ("user", "how is the weather?"),
-        ("assistant", None),
-        ("tool", "3 degrees in Riga"),
-        ("assistant", "It is 3 degrees in Riga."),
-    ]
+    before = [("user", "how is the weather?"), ("assistant", None), ("tool", "3 degrees in Riga")]
+    assert said(kept) == [*before, ("assistant", "It is 3 degrees in Riga.")]
     assert kept[1].blocks[0].tool_call_id == kept[2].additional_kwargs["tool_call_id"] == "call_1"
     assert await session.aget() == kept
 
@@ -85,7 +65,7 @@ async def test_calls_without_an_id_keep_their_results_and_come_back_without_an_i
         if messages[-1].role == "tool":
             return ChatMessage("Cold.", role="assistant")
         places = ("Riga", "Oslo")
-        blocks = [ToolCallBlock(tool_name="weather", tool_kwargs={"city": city}) for city in places]
+        blocks = [llama.ToolCallBlock(tool_name="weather", tool_kwargs={"city": city}) for city in places]
         return ChatMessage(role="assistant", blocks=blocks)
 
     async def aweather(city: str) -> str:  # two that block would run in threads, and end in either order
@@ -136,9 +116,8 @@ async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, 
         return ChatMessage(done if observed else act, role="assistant")
 
     llm = speaking(reply)
-    told = await ReActAgent(tools=[weather], llm=llm).run(
-        user_msg="which pet do I have, and how is the weather?", memory=session
-    )
+    asked = "which pet do I have, and how is the weather?"
+    told = await ReActAgent(tools=[weather], llm=llm).run(user_msg=asked, memory=session)
 
     assert told.response.content == "3 degrees"
     kept = await session.aget_all()
@@ -148,9 +127,8 @@ async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, 
 
     memory = session.memory
     await asyncio.to_thread(memory.flush)
-    later = await memory.chat(user_id="ada", session_id="later").acontext(
-        "which tool tells the weather in Riga in degrees?"
-    )
+    asked = "which tool tells the weather in Riga in degrees?"
+    later = await memory.chat(user_id="ada", session_id="later").acontext(asked)
     assert "assistant] 3 degrees" in later.recall
     assert not any(step in later.recall for step in ("Thought", "Action", "Observation"))
 
@@ -186,7 +164,8 @@ def engine(kind, llm, memory):
     return kind.from_defaults(retriever=Library(), memory=memory, system_prompt="be short", **given)
 
 
-MULTI_MODAL = [MultiModalContextChatEngine, MultiModalCondensePlusContextChatEngine]
+STREAMS = hasattr(engine_types, "_set_message_content")
+MULTI_MODAL = [MultiModalContextChatEngine, condense.MultiModalCondensePlusContextChatEngine]
 ENGINES = [SimpleChatEngine, ContextChatEngine, CondensePlusContextChatEngine, *MULTI_MODAL]
 MODES = ["best", "context", "condense_plus_context", "condense_question", "simple"]
 
@@ -253,7 +232,7 @@ def test_each_mode_takes_the_memory_and_no_questions_are_neighbours(mode, rules,
     asyncio.run(chat.achat("and now?"))
 
     for messages in llm.told:
-        told = [message.role.value for message in messages if message.role != MessageRole.SYSTEM]
+        told = [message.role.value for message in messages if message.role != llama.MessageRole.SYSTEM]
         assert all(one != other for one, other in pairwise(told))
     assert "my pet is a parrot" in str(said(llm.told[0])), "also where a question is condensed first"
     assert "ferret" not in str(said(llm.told[0]))
@@ -295,7 +274,7 @@ def test_braces_are_told_as_they_were_said_and_no_media_are_fetched(kind, held, 
     for block, name in kinds.items():
         monkeypatch.setattr(block, f"resolve_{name}", resolve)
     media = [block(url=f"https://example.org/{name}") for block, name in kinds.items()]
-    media.append(CitableBlock(title="t", source="s", content=media[:1]))
+    media.append(llama.CitableBlock(title="t", source="s", content=media[:1]))
     older = "a template holds {query_str} and {context_str}, remember"
     MemlayerMemory.from_defaults(memory, user_id="ada").put(ChatMessage(older))
     braces = '{query_str} {context_str} {unknown} {"a": {}} {{ x }} {0}'
@@ -310,21 +289,18 @@ def test_braces_are_told_as_they_were_said_and_no_media_are_fetched(kind, held, 
     assert texts(session.get_all()) == [braces, "{history} {", "what does a template hold?", "yes"]
     for medium in media:
         session = held(memory)
-        session.set([ChatMessage(blocks=[TextBlock(text="look"), medium]), *talk("", "seen")[1:]])
+        session.set([ChatMessage(blocks=[llama.TextBlock(text="look"), medium]), *talk("", "seen")[1:]])
         engine(kind, llm, session).chat("what was it?")
         assert llm.last_chat_messages[1].blocks[1:] == [medium]
 
 
 @pytest.mark.trap("llamaindex", 25)
-@pytest.mark.skipif(
-    not hasattr(engine_types, "_set_message_content"),
-    reason="engines of this version fail at the end of a stream that holds a thought",
-)
+@pytest.mark.skipif(not STREAMS, reason="engines of this version fail at the end of a stream with a thought")
 @pytest.mark.parametrize("kind", [SimpleChatEngine, ContextChatEngine])
 def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
     """Of an answer that is streamed or made of documents, engines hand over its text alone."""
-    thought = ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
-    answer = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="yes")])
+    thought = llama.ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
+    answer = ChatMessage(role="assistant", blocks=[thought, llama.TextBlock(text="yes")])
     chat = engine(kind, speaking(lambda _: answer.model_copy(deep=True)), session)
 
     chat.chat("hello")
@@ -332,7 +308,7 @@ def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
 
     assert said(session.get_all()) == TURNS
     first, second = (message.blocks for message in session.get_all()[1::2])
-    assert first[-1] == second[-1] == TextBlock(text="yes")
+    assert first[-1] == second[-1] == llama.TextBlock(text="yes")
     if kind is SimpleChatEngine:
         assert first == answer.blocks
 

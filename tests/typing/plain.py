@@ -33,9 +33,7 @@ def talk(memory: Memory) -> str:
     chat.add("tool", [{"type": "text", "text": "Rain."}], tool_call_id="c1")
     chat.add_messages([Message("assistant", "Take an umbrella."), Message("user", "Thanks")])
     chat.add_temporary(Message("user", "(in a hurry)"))
-    context: Context = chat.context(
-        "Where do I live?", token_limit=3000, policy=[MaxRounds(4), "max_messages"]
-    )
+    context: Context = chat.context("Where?", token_limit=3000, policy=[MaxRounds(4), "max_messages"])
     pieces: list[Piece] = [piece for piece in context.pieces if piece.tokens > 10]
     sent: list[str] = [f"{message.role}: {message.text}" for message in context.messages]
     openai: list[dict[str, object]] = context.to_openai()
@@ -56,14 +54,9 @@ def policies(chat: Chat) -> None:
 
 def records(memory: Memory, chat: Chat) -> list[str]:
     until = datetime.now(UTC) + timedelta(days=30)
-    record: Record = chat.remember(
-        "Ada is allergic to nuts.",
-        type="preference",
-        tags=["food"],
-        importance=0.9,
-        always=True,
-        expires_at=until,
-    )
+    chat.remember("Ada is in Oslo.", expires_at=until)
+    text = "Ada is allergic to nuts."
+    record: Record = chat.remember(text, type="preference", tags=["food"], importance=0.9, always=True)
     changed = chat.revise(record.memory_id, text="Ada is allergic to all nuts.", confidence=1.0, merge=[])
     chat.remember("The office closes at six.", visibility="share", allowed_roles=["editor"])
     for one in memory.records(user_id="ada", tags=["food"], as_of=datetime(2026, 5, 1, tzinfo=UTC)):
@@ -94,9 +87,8 @@ def look_after(memory: Memory) -> None:
     stop = memory.listen(note)
     try:
         memory.flush(timeout=10)
-        print(
-            memory.admin.status().problems, memory.admin.costs(user_id="ada"), memory.sessions(user_id="ada")
-        )
+        print(memory.admin.status().problems, memory.admin.costs(user_id="ada"))
+        print(memory.sessions(user_id="ada"))
         memory.export("backup.jsonl", user_id="ada")
         print(memory.import_from("backup.jsonl").stored)
     except StoreError as problem:

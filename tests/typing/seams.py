@@ -107,20 +107,12 @@ class InADict:
         self.lists.pop(session_id, None)
 
 
-Memory.open(
-    "./memory", embedder=embed, summarizer=answer, extractor=answer_later, reranker=rank, redactor=redact
-)
+Memory.open("mine", embedder=embed, summarizer=answer, extractor=answer_later, reranker=rank, redactor=redact)
 Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model())
 Memory.open(Path("memory"), embedder="minilm", tokenizer="gpt-5")
 Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=str.split)
-memory = Memory.in_memory(
-    embedder=embed_to_array,
-    tokenizer=count,
-    summarizer=answer_apart,
-    reranker=rank_later,
-    long_term_memory=Elsewhere,
-    truncate_with=lambda text, size: text[:size],
-)
+Memory.in_memory(embedder=embed_to_array, tokenizer=count, summarizer=answer_apart, reranker=rank_later)
+memory = Memory.in_memory(long_term_memory=Elsewhere, truncate_with=lambda text, size: text[:size])
 Memory.in_memory(reranker=lambda query, texts: [1.0 for _ in texts], extractor=lambda prompt: prompt)
 memory.chat(user_id="ada").context(policy=EvenRounds())
 

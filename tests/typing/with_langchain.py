@@ -61,21 +61,13 @@ class Friendly(MemlayerRetriever):
 
 
 def agents(memory: Memory, model: BaseChatModel) -> object:
-    agent = create_agent(
-        model,
-        middleware=[
-            MemlayerMiddleware(memory, user_id="ada", token_limit=3000, policy=MaxRounds(4), mode="STATIC")
-        ],
-        store=MemlayerStore(memory),
-    )
+    ours = MemlayerMiddleware(memory, user_id="ada", token_limit=3000, policy=MaxRounds(4), mode="STATIC")
+    agent = create_agent(model, middleware=[ours], store=MemlayerStore(memory))
     config: RunnableConfig = {"configurable": {"thread_id": "monday"}}
     state = agent.invoke({"messages": [HumanMessage("Where do I live?")]}, config)
-    of_context = create_agent(
-        model,
-        tools=[*create_memory_tools(memory, user_id=user_of), reload_tool(memory.chat(user_id="ada"))],
-        middleware=[MemlayerMiddleware(memory, user_id=user_of, mode="BOTH")],
-        context_schema=Caller,
-    )
+    tools = [*create_memory_tools(memory, user_id=user_of), reload_tool(memory.chat(user_id="ada"))]
+    both = MemlayerMiddleware(memory, user_id=user_of, mode="BOTH")
+    of_context = create_agent(model, tools=tools, middleware=[both], context_schema=Caller)
     create_agent(model, middleware=[Quiet(memory, user_id="ada")])
     return state, of_context
 
@@ -128,9 +120,6 @@ def stores(memory: Memory) -> None:
         print(item.key, item.value, item.score)
 
 
-memory_of_all = Memory.open(
-    "./memory",
-    summarizer=init_chat_model("openai:gpt-5-mini"),
-    extractor=init_chat_model("openai:gpt-5-mini"),
-)
+mini = init_chat_model("openai:gpt-5-mini")
+memory_of_all = Memory.open("./memory", summarizer=mini, extractor=mini)
 tools: list[BaseTool] = create_memory_tools(memory_of_all)

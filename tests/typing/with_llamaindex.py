@@ -85,9 +85,8 @@ async def agents(memory: Memory, llm: FunctionCallingLLM) -> str:
 
 
 async def parts(memory: Memory, embedding: BaseEmbedding) -> list[str]:
-    retriever = MemlayerRetriever(
-        memory, user_id="ada", similarity_top_k=3, filters=RecallFilter(tags=["food"])
-    )
+    wanted = RecallFilter(tags=["food"])
+    retriever = MemlayerRetriever(memory, user_id="ada", similarity_top_k=3, filters=wanted)
     filters = MetadataFilters(filters=[MetadataFilter(key="kind", value="record")])
     MemlayerRetriever(memory, user_id="ada", filters=filters)
     nodes: Sequence[NodeWithScore] = await retriever.aretrieve("nuts")

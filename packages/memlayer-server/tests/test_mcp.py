@@ -86,12 +86,9 @@ async def test_the_official_client_calls_each_tool_on_stdio(place: Path, environ
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bounds", "words"), [(["--tenant", "other"], "Quito"), (["--agent", "gardener"], "roses"), ([], "cello")]
-)
-async def test_a_tenant_and_an_agent_bound_what_a_server_sees(
-    place: Path, environment: Environment, bounds: list[str], words: str
-) -> None:
+@pytest.mark.parametrize("given", ["Quito --tenant other", "roses --agent gardener", "cello"])
+async def test_a_tenant_and_an_agent_bound_what_it_sees(place: Path, environment: Any, given: str) -> None:
+    words, *bounds = given.split()
     async with on_stdio(environment, place, "--user", "ada", *bounds) as client:
         told = await retrieve(client, "cello", "roses", "tuba", "lesson")
         assert words in told
@@ -99,11 +96,7 @@ async def test_a_tenant_and_an_agent_bound_what_a_server_sees(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(None, 0), (signal.SIGINT, 130), (signal.SIGTERM, 0)],
-    ids=["end", "Ctrl-C", "SIGTERM"],
-)
+@pytest.mark.parametrize(("number", "code"), [(None, 0), (signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_server_on_stdio_ends_cleanly_and_its_data_stays(
     tmp_path: Path, environment: Environment, number: int | None, code: int
 ) -> None:
@@ -261,19 +254,15 @@ async def test_users_of_two_servers_never_see_each_others_data(memory: Memory) -
         assert "4711" in await retrieve(ada, "the number of the locker")
 
 
-async def test_bad_arguments_and_errors_of_the_store_are_tool_errors_in_words(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bad_arguments_and_a_full_disk_are_told_in_words(memory: Memory, monkeypatch: Any) -> None:
     async def fail(self: Chat, question: str) -> None:
         raise StoreUnavailableError("the disk is full", hint="Make room.")
 
     monkeypatch.setattr(Chat, "acontext", fail)
     async with Client(mcp_server(memory.chat(user_id="ada"))) as client:
-        for words, tool, arguments in (
-            ("look it up first", "forget_memory", {"memory_ids": ["ada_mem_999"]}),
-            ("the disk is full. Make room.", "get_context", {"question": "What?"}),
-        ):
-            assert words in await refused(client, tool, **arguments)
+        unknown = await refused(client, "forget_memory", memory_ids=["ada_mem_999"])
+        full = await refused(client, "get_context", question="What?")
+        assert ("look it up first" in unknown, "the disk is full. Make room." in full) == (True, True)
         assert "Nothing was looked up" in await retrieve(client, " ")
 
 

@@ -7,7 +7,7 @@ import html
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -392,9 +392,7 @@ def test_only_public_names_of_memlayer_are_imported() -> None:
     assert found == public
 
 
-def test_what_would_open_it_to_others_or_cannot_be_is_refused_and_no_memory_is_made(
-    place: Path, refusal: Callable[..., str]
-) -> None:
+def test_what_would_open_it_to_others_is_refused_and_no_memory_is_made(place: Path, refusal: Any) -> None:
     assert "MEMLAYER_UI_TOKEN" in refusal("ui", place, "--host", "192.0.2.1")
     assert "--allow-host" in refusal("ui", place, "--host", "0.0.0.0", MEMLAYER_UI_TOKEN="long")
     for options in ([], ["--write"]):
@@ -404,9 +402,7 @@ def test_what_would_open_it_to_others_or_cannot_be_is_refused_and_no_memory_is_m
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 @pytest.mark.slow
-def test_the_command_prints_the_address_and_ends_cleanly(
-    place: Path, environment: dict[str, str], number: int, code: int
-) -> None:
+def test_it_tells_its_address_and_ends_cleanly(place: Path, environment: Any, number: int, code: int) -> None:
     with listening(line_of("ui", place, "--port", "0"), environment, r"http://\S+") as (address, process):
         where, _, token = address.partition("/?token=")
         assert where.startswith("http://127.0.0.1:")
@@ -437,9 +433,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_in_a_browser_one_looks_through_a_memory_and_mends_it(
-    place: Path, browser: Any, environment: dict[str, str]
-) -> None:
+def test_in_a_browser_one_looks_through_it_and_mends_it(place: Path, browser: Any, environment: Any) -> None:
     with Memory.open(place, embedder="hashing") as memory:
         memory.chat(user_id="ada", session_id="spring").add("user", f"Look: {ATTACK}")
     line = line_of("ui", place, "--write", "--port", "0")

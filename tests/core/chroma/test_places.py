@@ -27,7 +27,6 @@ from memlayer_core.storage.outbox import VectorBatch
 
 ROOT = Path(__file__).parents[3]
 STORE = "5c7a2f0e-1d4b-4c3a-9e8f-0a1b2c3d4e5f"
-OTHER = "11111111-2222-4333-8444-555555555555"
 DIMENSION = 16
 LAST: dict[tuple[int, int], str] = {}
 
@@ -203,11 +202,9 @@ STEERS = {"MIGRATIONS": "validate", "CHROMA_API_IMPL": "chromadb.api.fastapi.Fas
 
 @pytest.mark.slow
 def test_a_variable_that_chroma_cannot_take_is_named_and_no_other_steers_it(tmp_path):
-    for file, env, told in (
-        ("MIGRATIONS=auto\n", {}, ["True", "True"]),
-        ("", {"MIGRATIONS": "auto"}, ["True", "True"]),
-        (TAKEN, STEERS, ["opened", "False"]),
-    ):
+    named = ["True", "True"]
+    auto = ("MIGRATIONS=auto\n", {}, named), ("", {"MIGRATIONS": "auto"}, named)
+    for file, env, told in (*auto, (TAKEN, STEERS, ["opened", "False"])):
         (tmp_path / ".env").write_text(file)
         assert said(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env) == told
         assert (tmp_path / "chroma" / "chroma.sqlite3").exists() is (told[0] == "opened")
@@ -248,16 +245,3 @@ def test_our_requests_to_a_server_are_no_lines_of_the_log_and_others_are(chroma_
     index.close()
     logging.getLogger("httpx").info("HTTP Request: GET %s", chroma_url)
     assert chroma_url in caplog.text
-
-
-def test_stores_on_one_server_do_not_see_each_other(chroma_url):
-    ours, theirs = (ChromaServer(chroma_url, store_id=store) for store in (STORE, OTHER))
-    assert ours.acquire()
-    assert theirs.acquire()
-    one, two = write(ours, 1), write(theirs, 2)
-    assert found(ours, one) == {1}
-    ours.erase([0])
-    assert found(theirs, two) == {2}
-    theirs.erase([0])
-    ours.close()
-    theirs.close()

@@ -138,11 +138,8 @@ def test_an_item_is_recalled_once_and_not_when_it_ended(memory) -> None:
 
 def test_a_recall_is_not_told_again_when_the_item_that_it_quotes_has_changed(memory) -> None:
     items, boat = memory.items(), ("memories", "ada")
-    for way in (
-        lambda: put(items, boat, "boat", "Ada has a green boat."),
-        lambda: items.batch([DropItem(boat, "boat")]),
-        lambda: items.forget(boat),
-    ):
+    green, gone = PutItem(boat, "boat", {"text": "Ada has a green boat."}), DropItem(boat, "boat")
+    for way in (lambda: items.batch([green]), lambda: items.batch([gone]), lambda: items.forget(boat)):
         put(items, boat, "boat", RED)
         asked = [ask(memory, user_id=user_id, session_id=str(way))[0] for user_id in ("ada", "bob")]
         for chat, own in zip(asked, (RED, BLUE), strict=True):

@@ -157,16 +157,6 @@ def test_all_parts_go_with_their_message(open_at, tmp_path: Path, way: str) -> N
     assert not [path for path in files if any(one in path.read_bytes() for one in gone)]
 
 
-@pytest.mark.parametrize("content", ["Nothing.", " ".join(FILLER)])
-def test_an_edit_leaves_no_old_part_in_an_index_that_is_not_compacted(open_at, content: str) -> None:
-    memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
-    chat = said(memory, LONG)
-    memory.runtime.index.exclusive = False  # as on a server
-    chat.edit(0, content=content)
-    memory.flush(60)
-    assert list(in_index(memory).values()) == [len(passages(content))]
-
-
 def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, settings) -> None:
     asked: list[str] = []
 

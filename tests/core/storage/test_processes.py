@@ -113,9 +113,7 @@ def test_a_forked_child_opens_its_own_also_to_await_it_and_leaves_the_parents_al
 
 @forks
 @warns
-def test_a_memory_in_memory_does_not_survive_a_fork_and_hides_no_other_from_the_child(
-    memory, tmp_path
-) -> None:
+def test_a_memory_in_memory_does_not_survive_a_fork_and_hides_no_other_from_it(memory, tmp_path) -> None:
     other = pickle.dumps(Memory.open(tmp_path, embedder="hashing"))
 
     def is_refused() -> bool:

@@ -5,16 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, strategies as st
 
 from examples import examples
-from memlayer_core.storage.terms import (
-    MOST_PASSAGES,
-    index_terms,
-    language_of,
-    passages,
-    question_terms,
-    sentence_starts,
-    sentences,
-    stop_words,
-)
+from memlayer_core.storage import terms
 
 SAID = {
     "en": ("Where do I live?", "We met at the 東京 station, and it was late."),
@@ -28,14 +19,14 @@ SAID = {
 
 
 def test_the_language_of_a_short_text_is_told():
-    told = {language: {language_of(text) for text in texts} for language, texts in SAID.items()}
+    told = {language: {terms.language_of(text) for text in texts} for language, texts in SAID.items()}
     assert told == {language: {language} for language in SAID}
 
 
 @given(st.text())
 def test_any_text_has_no_language_or_one_with_stop_words(text):
-    language = language_of(text)
-    assert bool(stop_words(language)) == bool(language)
+    language = terms.language_of(text)
+    assert bool(terms.stop_words(language)) == bool(language)
 
 
 QUESTIONS = {
@@ -50,15 +41,15 @@ RUNS = {"私の犬はどこですか？": ("犬", "私 の は で です"), "�
 
 def test_a_question_searches_for_its_words_of_content_alone_with_spaces_or_without():
     for question, word in QUESTIONS.items():
-        assert question_terms(question, [language_of(question)]) == (word,)
-    assert index_terms("собаку") == ("собак",), "another form"
+        assert terms.question_terms(question, [terms.language_of(question)]) == (word,)
+    assert terms.index_terms("собаку") == ("собак",), "another form"
     for question, (word, others) in RUNS.items():
-        found = question_terms(question, [language_of(question)])
-        assert set(others.split()) < set(question_terms(question))
+        found = terms.question_terms(question, [terms.language_of(question)])
+        assert set(others.split()) < set(terms.question_terms(question))
         assert set(others.split()).isdisjoint(found)
         assert word in found
-    assert set(question_terms("りんごは好きですか？", ["ja"])) >= {"りん", "んご"}
-    assert question_terms("Ninaishi Nairobi", ["sw", ""]) == ("ninaishi", "nairobi"), "it has no list"
+    assert set(terms.question_terms("りんごは好きですか？", ["ja"])) >= {"りん", "んご"}
+    assert terms.question_terms("Ninaishi Nairobi", ["sw", ""]) == ("ninaishi", "nairobi"), "it has no list"
 
 
 PIECES = ["I moved. ", "猫叫皮皮。", "Why not? ", f"{'word ' * 60}ends.\n", "x" * 1500, " " * 900, "\n"]
@@ -69,19 +60,19 @@ SPOKEN = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 @example("x" * 2_000_000)
 @examples(100)
 def test_the_parts_make_up_the_text_and_each_sentence_stands_where_it_is_said_to_begin(text: str) -> None:
-    made, starts = passages(text), sentence_starts(text)
+    made, starts = terms.passages(text), terms.sentence_starts(text)
     assert "".join(made) == text
-    assert 1 <= len(made) <= MOST_PASSAGES
+    assert 1 <= len(made) <= terms.MOST_PASSAGES
     assert all(part.strip() for part in made) or len(made) == 1
     assert len(text) > 500 or made == [text]
     assert starts == sorted(set(starts))
-    for start, sentence in zip(starts, sentences(text), strict=True):
+    for start, sentence in zip(starts, terms.sentences(text), strict=True):
         assert text.startswith(sentence, start)
 
 
 def test_parts_begin_with_sentences_and_are_about_equally_long() -> None:
     text = " ".join(f"This is what was said as number {number}." for number in range(100))
-    made = passages(text)
+    made = terms.passages(text)
     assert len(made) == -(-len(text) // 500)
     assert all(part.startswith("This is") for part in made)
     assert max(map(len, made)) - min(map(len, made)) <= 2 * len("This is what was said as number 99. ")

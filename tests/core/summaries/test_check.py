@@ -32,24 +32,24 @@ def source_of(said: list[str]) -> Summed:
     return Summed(text, COUNT(text), scripts_of(said))
 
 
+FAULTS = [
+    (SAID, " \n ", ("empty",)),
+    (SAID * 3, "They greeted each other.", ("too_short",)),
+    (["Hello!", "Good morning!"], "They greeted each other.", ()),
+    (SAID, f"```text\n{GOOD}\n```", ()),
+    (SAID, GOOD * 3, ("too_long",)),
+    (SAID, f"user: {SAID[0]}\nuser: {SAID[1]}", ("echo",)),
+    (SAID * 9, INSTRUCTIONS, ("too_long", "echo")),
+    (SAID, GOOD + " </conversation>", ("echo",)),
+    (CHINESE, "The user moves to Lisbon with two cats.", ("script",)),
+    (JAPANESE, "ユーザーは猫とリスボンに引っ越す。", ()),
+    (["好。" * 3, "Sure, let us speak English and Chinese."], "They agreed on languages.", ()),
+    (["123", "456 !"], "Two numbers were told.", ()),
+]
+
+
 @pytest.mark.requirement("J35")
-@pytest.mark.parametrize(
-    ("said", "summary", "expected"),
-    [
-        (SAID, " \n ", ("empty",)),
-        (SAID * 3, "They greeted each other.", ("too_short",)),
-        (["Hello!", "Good morning!"], "They greeted each other.", ()),
-        (SAID, f"```text\n{GOOD}\n```", ()),
-        (SAID, GOOD * 3, ("too_long",)),
-        (SAID, f"user: {SAID[0]}\nuser: {SAID[1]}", ("echo",)),
-        (SAID * 9, INSTRUCTIONS, ("too_long", "echo")),
-        (SAID, GOOD + " </conversation>", ("echo",)),
-        (CHINESE, "The user moves to Lisbon with two cats.", ("script",)),
-        (JAPANESE, "ユーザーは猫とリスボンに引っ越す。", ()),
-        (["好。" * 3, "Sure, let us speak English and Chinese."], "They agreed on languages.", ()),
-        (["123", "456 !"], "Two numbers were told.", ()),
-    ],
-)
+@pytest.mark.parametrize(("said", "summary", "expected"), FAULTS)
 def test_each_fault_of_a_summary_is_found_and_its_score_is_a_share_of_checks(said, summary, expected) -> None:
     bare = unwrapped(summary)
     faults = check(bare, COUNT(bare), source_of(said), 60)

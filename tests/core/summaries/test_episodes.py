@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -53,9 +52,7 @@ def answer(**changes: Any) -> str:
 Scripted = partial(scripted_summarizer.Scripted, then=answer())
 
 
-def ended(
-    memory: Memory, said: Sequence[Message] = SAID, session_id: str = "s", user_id: str = "louis"
-) -> Chat:
+def ended(memory: Memory, said: list[Message] = SAID, session_id: str = "s", user_id: str = "louis") -> Chat:
     """Return a session that was held, ended and worked off."""
     chat = memory.chat(user_id=user_id, session_id=session_id)
     chat.add_messages(said)
@@ -64,7 +61,7 @@ def ended(
     return chat
 
 
-def idle(memory: Memory, said: Sequence[Message] = SAID, days: float = 8) -> Chat:
+def idle(memory: Memory, said: list[Message] = SAID, days: float = 8) -> Chat:
     """Return a session that was held, left for a week, and worked off."""
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(said)

@@ -6,18 +6,10 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
+import promises
 import pytest
 from hypothesis import assume, given, strategies as st
-from promises import (
-    assert_answered,
-    assert_kept,
-    assert_within,
-    core,
-    from_core,
-    policies,
-    talks,
-    token_limits,
-)
+from promises import assert_answered, assert_kept, assert_within, core, from_core, talks
 from tuned import Tuned
 
 from examples import examples
@@ -63,7 +55,7 @@ def verbatim(context: Context) -> tuple[Message, ...]:
 
 @pytest.mark.trap("layered", 10)
 @pytest.mark.requirement("F02", "F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10")
-@given(talk=talks(), limit=token_limits, policy=policies)
+@given(talk=talks(), limit=promises.token_limits, policy=promises.policies)
 @examples(100)
 def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
     chat = a_session(memory, [core(line) for line in talk])
@@ -84,7 +76,7 @@ def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
 
 
 @pytest.mark.requirement("F11", "F13", "M03", "L13")
-@given(talk=talks(), limit=token_limits, words=st.sampled_from([1, 30, 500]))
+@given(talk=talks(), limit=promises.token_limits, words=st.sampled_from([1, 30, 500]))
 @examples(50)
 def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, talk, limit, words) -> None:
     chat = a_session(memory, [core(line) for line in talk])

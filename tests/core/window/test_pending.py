@@ -51,15 +51,12 @@ def turn(at: int, kind: str) -> list[Message]:
     }[kind]
 
 
+KIND = st.sampled_from(KINDS)
+LIMITS = st.integers(60, 500), st.sampled_from([None, {"max_rounds": 2}, {"max_messages": 5}])
+
+
 @examples(100)
-@given(
-    st.lists(st.sampled_from(KINDS), max_size=9),
-    st.sampled_from(KINDS),
-    st.integers(1, 3),
-    st.integers(60, 500),
-    st.sampled_from([None, {"max_rounds": 2}, {"max_messages": 5}]),
-    st.booleans(),
-)
+@given(st.lists(KIND, max_size=9), KIND, st.integers(1, 3), *LIMITS, st.booleans())
 def test_a_question_is_told_alike_stored_or_pending(quiet, kinds, last, many, limit, policy, ended) -> None:
     """Messages that are truncated in a history are truncated once they are one: here none is as long."""
     said = [one for at, kind in enumerate(kinds) for one in turn(at, kind)]

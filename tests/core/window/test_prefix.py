@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from clock import set_ahead
+from scripted_summarizer import MORE
 from tuned import Tuned
 
 from memlayer_core import MaxRounds, Memory
@@ -16,9 +17,6 @@ LIMIT = 1000
 QUIET = Tuned(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5)
 """Nothing is done in the background before a flush asks for it."""
 NAMES = re.compile(r"\bAnna\d+")
-MORE = (
-    "The old quarter is quiet in the morning, and one sees the river and all the roofs from the hill there."
-)
 
 
 @pytest.fixture

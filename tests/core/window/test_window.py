@@ -214,14 +214,9 @@ def test_a_result_that_names_no_call_answers_the_one_of_its_name_or_the_first(me
     assert [message.content for message in chat.history()] == [message.content for message in said]
 
 
-SILENT = (
-    " \n\u00a0",
-    "\u200b\ufeff",
-    ({"type": "text", "text": ""},),
-    (),
-    ({"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "text", "text": " "}),
-    ({"type": "reasoning", "id": "rs_1", "summary": []},),
-)
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "text", "text": " "}
+REASONING = ({"type": "reasoning", "id": "rs_1", "summary": []},)
+SILENT = (" \n\u00a0", "\u200b\ufeff", ({"type": "text", "text": ""},), (), THOUGHT, REASONING)
 """Blank and of no width; an empty block and none; a thought and reasoning alone."""
 
 

@@ -91,11 +91,8 @@ def test_a_message_for_people_is_in_the_history_and_never_told_or_recalled(memor
 def test_what_is_temporary_is_of_its_session_alone_and_waits_for_a_prompt(memory, chat, monkeypatch) -> None:
     chat.add("user", "hello")
     chat.add_temporary(Message("user", "(shown)"))
-    for other in (
-        memory.chat(user_id="louis", session_id="other"),
-        memory.chat(user_id="eve", session_id="s"),
-        memory.chat(user_id="louis", session_id="s", tenant_id="other"),
-    ):
+    for elsewhere in ({"session_id": "other"}, {"user_id": "eve"}, {"tenant_id": "other"}):
+        other = memory.chat(**{"user_id": "louis", "session_id": "s", **elsewhere})
         assert told(other) == []
         other.add("assistant", "an answer elsewhere")
     assert told(chat) == ["hello", "(shown)"]
