@@ -599,22 +599,16 @@ def add_evidence(connection: sa.Connection, owner: Scope, ordinal: int, statemen
         return
     key, start, until = quote or (0, 0, 0)
     row = {"ordinal": ordinal, "message": key, "start": start, "until": until, "model": statement.model}
-    row |= {"text": said.raw, "said_at": in_micros(said.first_observed), **_times_of(said)}
+    row |= {"text": said.raw, "said_at": in_micros(said.first_observed), **times_of(said)}
     row["session_id"] = said.session_id if quote is None else None
     more = {"targets": statement.targets, "is_correction": statement.is_correction}
     row["more"] = json.dumps({**more, "begins_by": in_micros(statement.begins_by)})
     _insert(connection, owner, kind, [row])
 
 
-def _times_of(record: Record) -> dict[str, int | None]:
+def times_of(record: Record) -> dict[str, int | None]:
+    """Return when a fact is true, as columns of its evidence."""
     return {name: in_micros(getattr(record, name)) for name in _HELD_TIMES}
-
-
-def retime(connection: sa.Connection, record: Record, ordinal: int) -> None:
-    """Let the evidence of a record say its times, which were changed."""
-    of_it = evidence.c.namespace == record.owner.namespace, evidence.c.ordinal == ordinal
-    said = sa.update(evidence).where(*of_it, evidence.c.kind.in_(["said", "confirmed"]))
-    connection.execute(said.values(_times_of(record)))
 
 
 def claim_of(row: Any, quote: Any, *, is_told: bool) -> Claim:

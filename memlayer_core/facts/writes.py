@@ -30,6 +30,7 @@ from memlayer_core.storage.tables import IN_FORCE, evidence, messages, records, 
 
 _DAY = 86_400_000_000  # microseconds
 _IN_FORCE = records.c.replaced_by.is_(None)
+_says = attrgetter("subject", "category", "key", "value", "raw", "modality")
 
 
 def _set(connection: sa.Connection, table: sa.Table, *where: Any, **values: Any) -> None:
@@ -82,7 +83,8 @@ def revise(
         said = Claim(record=record, quote=quote, model="agent" if quote is not None else None)
         reads.add_evidence(connection, record.owner, ordinals[0], said, "said")
     else:
-        reads.retime(connection, record, ordinals[0])
+        of_it = evidence.c.ordinal == ordinals[0], evidence.c.kind != "ended"
+        _set(connection, evidence, evidence.c.namespace == reach.namespace, *of_it, **reads.times_of(record))
     return record
 
 
@@ -532,10 +534,6 @@ def _reopen_before(connection: sa.Connection, rows: Sequence[Any], now: datetime
     return opened
 
 
-def _says(record: Record) -> tuple[object, ...]:
-    return record.subject, record.category, record.key, record.value, record.raw, record.modality
-
-
 def restore(
     connection: sa.Connection, versions: Sequence[Record], quotes: Sequence[model.Evidence], now: datetime
 ) -> tuple[bool, int | None]:
@@ -674,15 +672,23 @@ def replay(connection: sa.Connection, touched: Sequence[Any], now: datetime) -> 
 
 
 def _linked(connection: sa.Connection, touched: Sequence[Any]) -> Sequence[Any]:
-    """Return the rows of the newest versions of all facts that may have changed each other."""
+    """Return the rows of the newest versions of all facts that may have changed each other.
+
+    Of a collection, these are the facts of one value.
+    """
     every, known, size = records.c, {row.ordinal: row for row in touched}, 0
+    said = {check.fold(reads.record_of(row).value) for row in touched}
     while size < len(known):
         size = len(known)
         abouts, numbers = {row.about for row in known.values()}, {row.replaced_by for row in known.values()}
         numbers |= known.keys()
         linked = sa.or_(every.about.in_(abouts), every.replaced_by.in_(numbers), every.ordinal.in_(numbers))
         these = every.namespace == touched[0].namespace, linked, every.about.is_not(None), reads.NEWEST
-        found = connection.execute(sa.select(records).where(*these)).all()
+        read = [(row, reads.record_of(row)) for row in connection.execute(sa.select(records).where(*these))]
+        many = {
+            row for row, one in read if one.category == model.COLLECTION and check.fold(one.value) not in said
+        }
+        found = [row for row, _ in read if row.ordinal in numbers or row not in many]
         known |= {row.ordinal: row for row in found}
     return found
 
@@ -759,10 +765,9 @@ def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
 #
 # A record is archived when it has faded or expired. Nothing is written for that.
 
-_EXPIRED = sa.and_(records.c.expires_at.is_not(None), records.c.expires_at <= sa.bindparam("now"))
-_ARCHIVED = sa.and_(
-    _IN_FORCE, sa.or_(_EXPIRED, sa.and_(sa.not_(reads.KEPT), sa.bindparam("now") >= reads.USED))
-)
+_AT: Any = sa.bindparam("now")
+_EXPIRED = sa.and_(records.c.expires_at.is_not(None), records.c.expires_at <= _AT)
+_ARCHIVED = sa.and_(_IN_FORCE, sa.or_(_EXPIRED, sa.and_(sa.not_(reads.KEPT), _AT >= reads.USED)))
 """The condition that records were archived at a moment, and have not been used since."""
 
 
