@@ -564,7 +564,7 @@ def test_a_backup_is_its_users_own_replaces_no_memory_and_is_indexed_by_no_model
     before = file.read_bytes()
     (tmp_path / "a file").touch()
     nothing = (tmp_path / "new", tmp_path / "nothing", 2)
-    for target, source, code in ((copy, kept, 2), (kept, kept, 2), nothing, (tmp_path / "a file", kept, 1)):
+    for target, source, code in ((copy, kept, 2), (kept, kept, 2), nothing, (tmp_path / "a file", kept, 2)):
         shown = run("backup", target, source)
         assert (shown.exit_code, shown.stdout, "Hint:" in shown.stderr) == (code, "", True)
     assert file.read_bytes() == before
