@@ -621,9 +621,14 @@ def claim_of(row: Any, quote: Any, *, is_told: bool) -> Claim:
     if quote.text not in {None, known.raw}:
         said |= {"raw": quote.text, "summary": None}
     more["begins_by"] = in_time(more.get("begins_by"))
-    more["targets"] = ((known.memory_id,) if is_told else ()) if ends else tuple(more.get("targets", ()))
+    more["targets"] = ((known.memory_id,) if is_told else ()) if ends else targets_of(quote)
     place = quote.message, quote.start, quote.until
     return Claim(record=replace(known, **said), quote=place, ends=ends, **more)
+
+
+def targets_of(quote: Any) -> tuple[str, ...]:
+    """Return the ids of the records that a statement named, which is stored as evidence."""
+    return tuple(json.loads(quote.more or "{}").get("targets", ()))
 
 
 def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -633,18 +638,24 @@ def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[M
         connection.execute(sa.insert(evidence), [{**whole, **row} for row in rows])
 
 
-def _rests(places: Iterable[tuple[str, int]]) -> Any:
-    """Return the condition on evidence that it is of records: their namespaces and numbers."""
-    return sa.tuple_(evidence.c.namespace, evidence.c.ordinal).in_(sorted(places))
+def rests(places: Iterable[tuple[str, int]]) -> Any:
+    """Return the condition on evidence that records with these namespaces and numbers rest on it."""
+    is_of = sa.tuple_(evidence.c.namespace, evidence.c.ordinal).in_(sorted(places))
+    return sa.and_(is_of, evidence.c.kind != FORGOTTEN)
 
 
-def last_said(connection: sa.Connection, rows: Sequence[Any]) -> dict[str, datetime]:
-    """Return when some facts were last said, or last said to end, by their ids: those of them that rest on messages."""
-    places = {model.memory_id(row.user_id, row.ordinal): (row.namespace, row.ordinal) for row in rows}
-    latest = sa.select(*(place := evidence.c["namespace", "ordinal"]), sa.func.max(evidence.c.said_at))
-    found = connection.execute(latest.where(_rests(places.values())).group_by(*place))
-    last = {(row[0], row[1]): statements.from_micros(row[2]) for row in found}
-    return {one: last[place] for one, place in places.items() if place in last}
+def quotes_of(connection: sa.Connection, namespace: str, ordinals: Iterable[int]) -> Sequence[Any]:
+    """Return the rows of the evidence of some records, in the order in which it was stored."""
+    these = rests((namespace, ordinal) for ordinal in ordinals)
+    return connection.execute(sa.select(evidence).where(these).order_by(evidence.c.number)).all()
+
+
+def last_said(connection: sa.Connection, namespace: str, facts: Mapping[int, Record]) -> dict[str, datetime]:
+    """Return when some facts were last said, or last said to end, by their ids."""
+    these = rests((namespace, ordinal) for ordinal in facts)
+    latest = sa.select(evidence.c.ordinal, sa.func.max(evidence.c.said_at)).where(these)
+    rows = connection.execute(latest.group_by(evidence.c.ordinal))
+    return {facts[ordinal].memory_id: statements.from_micros(at) for ordinal, at in rows}
 
 
 def rests_on(connection: sa.Connection, namespace: str, ordinal: int, key: int) -> bool:
@@ -661,7 +672,7 @@ def evidence_of(
     """Return the evidence of records, by their namespace and number, in the order in which it was said."""
     found: dict[tuple[str, int], list[Evidence]] = {}
     for some in statements.chunks(places):
-        for row in connection.execute(_ROWS.where(_rests(some))):
+        for row in connection.execute(_ROWS.where(rests(some))):
             times: Any = {name: in_time(getattr(row, name), row.utc_offset) for name in _SAID}
             quote = Evidence(**times, **{name: getattr(row, name) for name in _FIELDS})
             found.setdefault((row.namespace, row.ordinal), []).append(quote)
@@ -681,15 +692,20 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
 def release_evidence(connection: sa.Connection, rows: Iterable[Any], *, keeps_words: bool = False) -> None:
     """Separate some records from their evidence. A mark of each message stays, so that it is not read again.
 
-    If the records get a new version, the words of the earlier ones stay with the mark, and go with the message.
+    If the records get a new version, the words of the earlier ones stay with the mark, and go with the message or the record.
     """
     more: dict[str, Any] = {"text": None, "more": None}
     if keeps_words:
         more = {"more": sa.cast(evidence.c.ordinal, sa.Text)}
     for some in statements.chunks(sorted({(row.namespace, row.ordinal) for row in rows})):
-        connection.execute(sa.delete(evidence).where(_rests(some), evidence.c.message == 0))
-        freed = sa.update(evidence).where(_rests(some))
+        connection.execute(sa.delete(evidence).where(rests(some), evidence.c.message == 0))
+        freed = sa.update(evidence).where(rests(some))
         connection.execute(freed.values(ordinal=None, start=0, until=0, **more))
+        if not keeps_words:
+            former = sa.tuple_(evidence.c.namespace, evidence.c.more).in_(
+                [(who, str(one)) for who, one in some]
+            )
+            connection.execute(sa.update(evidence).where(evidence.c.ordinal.is_(None), former).values(more))
 
 
 FORGOTTEN = "forgotten"

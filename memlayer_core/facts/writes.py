@@ -6,7 +6,7 @@ the other, and there is no deadlock.
 Each version of a record has its own number, which is the key of its text: a key never means two texts.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from memlayer_core.errors import InvalidRecordError
 from memlayer_core.facts import check, model, reads
 from memlayer_core.facts.model import Claim, Decision, Record, memory_id, no_record, ordinal_of
-from memlayer_core.facts.reconcile import reconcile
+from memlayer_core.facts.reconcile import TimeLine
 from memlayer_core.messages.reads import ever_inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, register
 from memlayer_core.scope import Scope
@@ -36,12 +36,6 @@ _says = attrgetter("subject", "category", "key", "value", "raw", "modality")
 def _set(connection: sa.Connection, table: sa.Table, *where: Any, **values: Any) -> None:
     """Change the rows of a table that meet all conditions."""
     connection.execute(sa.update(table).where(*where).values(values))
-
-
-def _rewrite(connection: sa.Connection, row: Any, record: Record) -> None:
-    """Change a row of a record in place. What it was about stays: it may be merged into another one."""
-    columns = {**reads.columns_of(record), "about": row.about}
-    _set(connection, records, records.c.number == row.number, **columns)
 
 
 def revise(
@@ -268,18 +262,6 @@ def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
     return connection.execute(sa.select(records).where(records.c.digest == digest, _IN_FORCE)).first()
 
 
-def _said_before(connection: sa.Connection, record: Record, now: datetime) -> Any | None:
-    """Return the row of the record in force that says the same; None if there is none, or it has ended by now."""
-    row = same_words(connection, check.digest(record))
-    if row is not None and row.valid_until is not None:
-        ended = statements.from_micros(row.valid_until)
-        if ended <= now and record.valid_until != ended:
-            take_away(connection, [row], now)
-            _set(connection, records, records.c.number == row.number, replaced_by=row.ordinal)
-            return None
-    return row
-
-
 def _versions(connection: sa.Connection, namespace: str, ordinal: int) -> Sequence[Any]:
     these = sa.and_(records.c.namespace == namespace, records.c.ordinal == ordinal)
     return connection.execute(sa.select(records).where(these).order_by(records.c.version)).all()
@@ -306,232 +288,94 @@ def remember(connection: sa.Connection, statement: Claim, now: datetime) -> tupl
         statement: The statement.
         now: The present.
     """
-    record, owner = statement.record, statement.record.owner
+    new, owner = statement.record, statement.record.owner
     hold(connection, owner)
-    decision, old = _decide(connection, statement, now)
+    known = _linked(connection, owner.namespace, [new], (ordinal_of(one)[1] for one in statement.targets))
+    line = _time_line(connection, owner.namespace, known, now)
+    decision = line.decide(statement)
     if decision.kind == "refuse":
         return decision, None
-    is_new = decision.kind not in {"confirm", "end"}
-    ordinal = count(connection, owner) if is_new else old[0].ordinal
-    record = _find_time(connection, statement, (decision, old), ordinal, now)
-    if decision.kind == "confirm":
-        return decision, _confirm(connection, old[0], statement, now)
-    if decision.kind == "end":
-        for row in old:
-            reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
+    kind = _EVIDENCE.get(decision.kind, "said")
+    ordinal = count(connection, owner) if kind == "said" else ordinal_of(decision.old[0].memory_id)[1]
+    quote = statement.quote
+    if kind == "confirmed" and quote and reads.rests_on(connection, owner.namespace, ordinal, quote[0]):
         return decision, decision.old[0]
-    made = add_version(connection, record, ordinal, now, is_filed=statement.quote is None)
-    reads.add_evidence(connection, owner, ordinal, statement, "said")
-    return decision, made
+    record = line.tell(statement, decision, memory_id(owner.user_id, ordinal))
+    if kind == "confirmed" and statement.narrows:
+        record = check.narrow_access(record, new.access_control)
+        line.facts[record.memory_id] = record
+    for one in decision.old if kind == "ended" else [record]:
+        reads.add_evidence(connection, owner, ordinal_of(one.memory_id)[1], statement, kind)
+    _store(connection, owner.namespace, known, line)
+    return decision, record
 
 
-def _decide(connection: sa.Connection, statement: Claim, now: datetime) -> tuple[Decision, list[Any]]:
-    """Decide what a statement does to facts. Returns also the rows of those that it is about."""
-    record, decision, rows = statement.record, Decision("add", "it is new"), list[Any]()
-    again = _said_before(connection, record, now)
-    if record.key is not None or statement.quote is not None:  # only then may others be about the same
-        rows = _known(connection, statement)
-        facts, last = list(map(reads.record_of, rows)), reads.last_said(connection, rows)
-        decision = reconcile(facts, statement, now, last)
-    if statement.ends or decision.kind in {"confirm", "end"} or decision.until is not None:
-        again = None
-    elif again is None and decision.kind == "add":
-        again = _ended_since(connection, record, now)
-    if again is not None:
-        return Decision("confirm", "it says the same", (reads.record_of(again),)), [again]
-    by_id = {memory_id(row.user_id, row.ordinal): row for row in rows}
-    return decision, [by_id[one.memory_id] for one in decision.old]
+_EVIDENCE: dict[str, model.EvidenceKind] = {"confirm": "confirmed", "end": "ended"}
+"""What a statement is to the facts that it is about, by the kind of the decision; any other makes a new one."""
 
 
-def _ended_since(connection: sa.Connection, new: Record, now: datetime) -> Any | None:
-    """Return the row of a fact of the same value that has ended since a new one was said; None if there is none."""
-    if new.key is None or new.first_observed >= now:
-        return None
-    every, value = records.c, check.fold(new.value)
-    ended = every.replaced_by == every.ordinal, every.valid_until > to_micros(new.first_observed)
-    rows = connection.execute(sa.select(records).where(every.about == check.about(new), *ended))
-    return next((row for row in rows if check.fold(reads.record_of(row).value) == value), None)
+def _linked(
+    connection: sa.Connection, namespace: str, said: Sequence[Record], numbers: Iterable[int]
+) -> dict[int, tuple[Any, Record]]:
+    """Return the newest rows of records that may change each other, each with its record, by their numbers.
 
-
-def _find_time(
-    connection: sa.Connection, statement: Claim, what: tuple[Decision, list[Any]], ordinal: int, now: datetime
-) -> Record:
-    """Let facts end as it was decided. Returns the record of the statement, with the time that others leave a new fact."""
-    (decision, old), record = what, statement.record
-    until, after = decision.until, old[0].ordinal if old else ordinal
-    said = record.first_observed
-    if decision.kind == "confirm":
-        _close(connection, old[1:], ordinal, until, said, now)
-    for row in old if decision.kind == "end" else ():
-        _reopen_before(connection, _close(connection, [row], row.ordinal, until, said, now), now)
-    if decision.kind not in {"add", "replace"}:
-        return record
-    if decision.kind == "replace":
-        record = _begin(record, statement, old, until)
-    if record.key is not None and record.category != model.COLLECTION:
-        after, until = _make_room(connection, record, ordinal, decision, after, now)
-    if decision.kind == "replace":
-        goes_on = _reopen_before(connection, _close(connection, old, ordinal, until, said, now), now)
-        if record.modality != "denies":
-            _close(connection, goes_on, ordinal, record.valid_from or said, said, now)
-    elif until is not None and until <= now:  # it is of the past
-        # If nobody said when it began, it has no beginning.
-        began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
-        successor = memory_id(record.user_id, after)
-        return replace(record, valid_from=began, valid_until=until, replaced_by=successor, always=False)
-    elif until is not None:
-        return replace(record, valid_until=until)
-    ends = filter(None, (record.valid_until, _next_beginning(connection, record, now)))
-    return replace(record, valid_until=min(ends, default=None))
-
-
-def _begin(record: Record, statement: Claim, old: Sequence[Any], until: datetime | None) -> Record:
-    """Return a fact with the time when it began: of a correction without a date, when what it corrects began."""
-    if until is None and record.valid_from == record.first_observed:
-        return replace(record, valid_from=reads.record_of(old[0]).valid_from)
-    if statement.begins_by is not None and until is not None and record.valid_from is not None:
-        return replace(record, valid_from=max(record.valid_from, min(until, statement.begins_by)))
-    return record
-
-
-def _known(connection: sa.Connection, statement: Claim) -> list[Any]:
-    """Return the rows of facts in force that a statement may be about."""
-    new, named = statement.record, [ordinal_of(one)[1] for one in statement.targets]
-    by_id = sa.and_(records.c.namespace == new.owner.namespace, records.c.ordinal.in_(named))
-    by_key = records.c.about == check.about(new) if new.key is not None else by_id
-    return list(connection.execute(sa.select(records).where(sa.or_(by_id, by_key), _IN_FORCE)))
-
-
-def _make_room(
-    connection: sa.Connection, record: Record, ordinal: int, decision: Decision, after: int, now: datetime
-) -> tuple[int, datetime | None]:
-    """End facts of the past when a new one begins.
-
-    Returns the number of the fact that comes after the new one, and the decision's `until`; both of another one if that
-    begins sooner. If the new one is in force, those that gave way to others later have no time.
+    These are the records with the numbers, those that are about the same as what is said, and those that they replaced or
+    that replaced them. If all that is said is of collections, these are the facts of the values that are said.
     """
-    until, begins = decision.until, record.valid_from or record.first_observed
-    same = records.c.about == check.about(record), records.c.modality == record.modality
-    ended = sa.or_(records.c.replaced_by.is_not(None), records.c.valid_until <= to_micros(now))
-    held = records.c.valid_from.is_not(None), records.c.valid_until > to_micros(begins)
-    every = sa.select(records).where(*same, ended, *held).order_by(records.c.valid_from.desc())
-    for row in connection.execute(every):
-        began, gave_way = statements.from_micros(row.valid_from), row.replaced_by not in {None, row.ordinal}
-        if began > begins and decision.kind == "add":
-            if until is not None and began < until:
-                after, until = row.ordinal, began
-        elif began <= begins or gave_way:
-            successor = ordinal if gave_way and decision.kind == "add" else row.replaced_by
-            ends = {"valid_until": to_micros(max(began, begins)), "replaced_by": successor}
-            _set(connection, records, records.c.number == row.number, **ends)
-    return after, until
+    every, known = records.c, dict[int, tuple[Any, Record]]()
+    values = {check.fold(one.value) for one in said}
+    every_value = any(one.category != model.COLLECTION for one in said)
+    of_user, is_merged = every.namespace == namespace, sa.and_(every.about.is_(None), ~_IN_FORCE)
+    same_words = sa.and_(every.digest.in_(map(check.digest, said)), _IN_FORCE)
+    named, abouts, size = set(numbers), {*map(check.about, said)}, -1
+    while size < len(known):
+        size = len(known)
+        ties = sa.and_(of_user, every.replaced_by.in_(named)), sa.and_(of_user, every.ordinal.in_(named))
+        linked = sa.or_(every.about.in_(abouts - {None}), same_words, *ties)
+        query = sa.select(records).where(linked, ~is_merged, every.ordinal.not_in(known), reads.NEWEST)
+        rows = connection.execute(query.order_by(every.number))
+        found = {
+            row.ordinal: (row, one)
+            for row, one in ((row, reads.record_of(row)) for row in rows)
+            if every_value
+            or one.category != model.COLLECTION
+            or row.ordinal in named
+            or check.fold(one.value) in values
+        }
+        known |= found
+        named |= found.keys() | {row.replaced_by for row, _ in found.values()} - {None}
+        abouts = {row.about for row, _ in found.values()} - abouts
+    return known
 
 
-def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetime) -> Record:
-    """Store that a record was said again; nothing if it rests on these words already."""
-    known, said = reads.record_of(row), statement.quote
-    if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
-        return known
-    record = _confirmed(connection, row, statement, now)
-    narrowed = check.narrow_access(record, statement.record.access_control) if statement.narrows else record
-    if narrowed != record:
-        supersede(connection, [row], row.ordinal, now)
-        return add_version(connection, narrowed, row.ordinal, now)
-    _rewrite(connection, row, record)
-    reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed")
-    if said is None and not texts.existing_keys(connection, [row.number]):
-        _file(connection, row.number, record, now)
-    return record
+def _time_line(
+    connection: sa.Connection, namespace: str, known: Mapping[int, tuple[Any, Record]], now: datetime
+) -> TimeLine:
+    held = {ordinal: one for ordinal, (_, one) in known.items() if one.replaced_by in {None, one.memory_id}}
+    return TimeLine((one for _, one in known.values()), reads.last_said(connection, namespace, held), now)
 
 
-def _confirmed(connection: sa.Connection, row: Any, statement: Claim, now: datetime) -> Record:
-    """Return a fact that was said again, with its beginning and its end. What gave way to it ends when it begins."""
-    known, new = reads.record_of(row), statement.record
-    record = check.confirm(known, new, now)
-    if statement.is_correction and new.valid_from != new.first_observed:
-        record = replace(record, valid_from=new.valid_from)
-    if known.valid_until is not None:
-        last = reads.last_said(connection, [row]).get(known.memory_id, known.first_observed)
-        if new.first_observed >= last:  # it goes on
-            record = replace(record, valid_until=_next_beginning(connection, record, now))
-    return _beginning(connection, row, record)
-
-
-def _beginning(connection: sa.Connection, row: Any, record: Record) -> Record:
-    """Let what gave way to a fact end when it begins by now. If another one was so in between, it begins as before."""
-    begins = reads.in_micros(record.valid_from)
-    if begins is None or begins == row.valid_from:
-        return record
-    before = connection.scalar(sa.select(sa.func.max(records.c.valid_from)).where(_gave_way(row)))
-    if before is not None and before >= begins:
-        return replace(record, valid_from=reads.in_time(row.valid_from))
-    _set(connection, records, _gave_way(row), valid_until=begins)
-    return record
-
-
-def _close(
-    connection: sa.Connection,
-    rows: Sequence[Any],
-    successor: int,
-    until: datetime | None,
-    moment: datetime,
-    now: datetime,
-) -> list[Any]:
-    """Take facts out of force. If `until` is later, they end by the clock; never before they begin.
-
-    Without `until`, and if they had not begun at this moment, they were never true. Returns the rows of these.
-    """
-    never = [row for row in rows if until is None or to_micros(moment) < (row.valid_from or 0)]
-    for row in rows:
-        end = None if until is None or row in never else max(to_micros(until), row.valid_from or 0)
-        closed = {"valid_until": end, "updated_at": to_micros(now)}
-        if end is None or end <= to_micros(now):
-            take_away(connection, [row], now)
-            closed["replaced_by"] = successor
-        _set(connection, records, records.c.number == row.number, **closed)
-    return never
-
-
-def _next_beginning(connection: sa.Connection, record: Record, now: datetime) -> datetime | None:
-    """Return when the next fact about the same begins, after the present and this one; None: none is known, or both hold."""
-    if record.key is None or record.category == model.COLLECTION:
-        return None
-    begins = max(now, record.valid_from or now)
-    same = records.c.about == check.about(record), records.c.modality == record.modality
-    later = records.c.valid_from > to_micros(begins), _IN_FORCE
-    rows = connection.execute(sa.select(records).where(*same, *later).order_by(records.c.valid_from))
-    found = (one for one in map(reads.record_of, rows) if one.category != model.COLLECTION)
-    return next((one.valid_from for one in found), None)
-
-
-def _gave_way(row: Any) -> Any:
-    """Return the condition that facts ended, or will end, when another one of the same subject and key begins."""
-    replaced = sa.and_(records.c.replaced_by == row.ordinal, records.c.ordinal != row.ordinal)
-    ends = sa.and_(records.c.about == sa.literal(row.about, sa.LargeBinary), _IN_FORCE)
-    at = records.c.valid_until == sa.literal(row.valid_from, sa.BigInteger)
-    return sa.and_(records.c.namespace == row.namespace, at, sa.or_(replaced, ends))
-
-
-def _reopen_before(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
-    """Put facts in force again that gave way to others, which were never true. Returns their rows.
-
-    They hold until the next one begins. If another fact has their words, they stay as they are.
-    """
-    opened: list[Any] = []
-    for row in rows:
-        gave_way = records.c.namespace == row.namespace, records.c.replaced_by == row.ordinal
-        closed = sa.and_(*gave_way, records.c.ordinal != row.ordinal, records.c.about.is_not(None))
-        for one in connection.execute(sa.select(records).where(sa.or_(closed, _gave_way(row)))).all():
-            if same_words(connection, bytes(one.digest)) not in {None, one}:
-                continue
-            record, is_filed = reads.record_of(one), texts.existing_keys(connection, [one.number])
-            until = reads.in_micros(_next_beginning(connection, record, now))
-            again = {"replaced_by": None, "valid_until": until, "updated_at": to_micros(now)}
-            _set(connection, records, records.c.number == one.number, **again)
-            if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
-                _file(connection, one.number, record, now)
-            opened.append(one)
-    return opened
+def _store(
+    connection: sa.Connection, namespace: str, known: Mapping[int, tuple[Any, Record]], line: TimeLine
+) -> None:
+    """Write what has changed of facts. Those that only messages say are not filed for searches, since these are found."""
+    facts = ((ordinal_of(one.memory_id)[1], one) for one in line.facts.values())
+    changed = {ordinal: one for ordinal, one in facts if ordinal not in known or known[ordinal][1] is not one}
+    filed = texts.existing_keys(connection, [known[one][0].number for one in changed.keys() & known.keys()])
+    quotes = reads.quotes_of(connection, namespace, changed)
+    told = {row.ordinal for row in quotes if row.message == 0 and row.kind != "ended"}
+    quoted = {row.ordinal for row in quotes} - told
+    for ordinal, record in sorted(changed.items(), key=lambda pair: pair[1].replaced_by is None):
+        row = known[ordinal][0] if ordinal in known else None
+        if row is None or row.version != record.version:
+            supersede(connection, [] if row is None else [row], ordinal, line.now)
+            add_version(connection, record, ordinal, line.now, is_filed=ordinal not in quoted)
+            continue
+        _set(connection, records, records.c.number == row.number, **reads.columns_of(record))
+        if row.number in filed and record.replaced_by is not None:
+            take_away(connection, [row], line.now)
+        elif record.replaced_by is None and row.number not in filed and ordinal not in quoted:
+            _file(connection, row.number, record, line.now)
 
 
 def restore(
@@ -565,8 +409,10 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
         return 0
     heads, taken_in = [row], [records.c.about.is_(None)]
     if row.replaced_by in {None, ordinal}:
-        ended = _gave_way(row), records.c.valid_until <= to_micros(now)
-        heads += connection.execute(sa.select(records).where(*ended))
+        same = records.c.about == sa.literal(row.about, sa.LargeBinary), _IN_FORCE
+        ended = records.c.valid_until == sa.literal(row.valid_from, sa.BigInteger)
+        has_ended = records.c.valid_until <= to_micros(now)
+        heads += connection.execute(sa.select(records).where(*same, ended, has_ended))
         taken_in = []
     gone = found = {one.ordinal for one in heads}
     while found:  # what they replaced would be in force again without them
@@ -610,10 +456,8 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
             gone = {row.text for row in withdrawn}
             gone |= {versions[-1].text for row in withdrawn if row.kind == "said"}
             touched.append(_without(connection, versions, gone, now))
-    every = records.c
-    for row in (
-        one for one in rows if one.ordinal is None and one.more is not None
-    ):  # words of an earlier version
+    every, earlier_words = records.c, [row for row in rows if row.ordinal is None and row.more is not None]
+    for row in earlier_words:
         earlier = every.namespace == row.namespace, every.ordinal == int(row.more), every.text == row.text
         connection.execute(sa.delete(records).where(*earlier, every.replaced_by.is_not(None)))
     replay(connection, touched, now)
@@ -628,15 +472,15 @@ def said_in(reach: Scope, session_id: str) -> Any:
 
 def _without(connection: sa.Connection, versions: Sequence[Any], gone: set[str | None], now: datetime) -> Any:
     """Let a record not say some words any more, unless other evidence does; without any, delete it. Returns its newest row."""
-    of_it = evidence.c.namespace == versions[0].namespace, evidence.c.ordinal == versions[0].ordinal
-    left = connection.execute(sa.select(evidence).where(*of_it).order_by(evidence.c.number)).all()
+    left = reads.quotes_of(connection, versions[0].namespace, [versions[0].ordinal])
     words = [row.text for row in left if row.kind != "ended"]
     for one in versions if left else ():
         record = replace(reads.record_of(one), mentions=max(1, len(words)), session_id=None)
         if one.text in gone.difference(words):
             record = replace(record, raw=words[0] if words else record.value or record.raw, summary=None)
             take_away(connection, [one], now)
-        _rewrite(connection, one, replace(record, replaced_by=record.replaced_by or record.memory_id))
+        columns = reads.columns_of(replace(record, replaced_by=record.replaced_by or record.memory_id))
+        _set(connection, records, records.c.number == one.number, **{**columns, "about": one.about})
     if not left:
         delete_records(connection, versions, now)
     return versions[-1]
@@ -653,87 +497,54 @@ def replay(connection: sa.Connection, touched: Sequence[Any], now: datetime) -> 
         touched: Rows of the newest versions of facts that are deleted, or rest on less than before.
         now: The present.
     """
-    for namespace in {row.namespace for row in touched if row.about is not None}:
-        rows = _linked(connection, [row for row in touched if row.namespace == namespace])
-        here, told = {row.ordinal: row for row in rows}, set[int]()
-        for quote in _hide(connection, namespace, here):
-            _tell_again(connection, here[quote.ordinal], quote, told, now)
-        filed = texts.existing_keys(connection, [row.number for row in rows])
-        quoted = reads.sources_of(connection, namespace, told)
-        for row in rows:
-            versions = _versions(connection, namespace, row.ordinal)
-            is_told = row.ordinal in told and versions[-1].replaced_by is None
-            if row.number in filed and not is_told:
-                take_away(connection, [row], now)
-            if row.ordinal not in told:
-                delete_records(connection, versions, now)
-            elif is_told and row.number not in filed and row.ordinal not in quoted:
-                _file(connection, row.number, reads.record_of(versions[-1]), now)
+    facts = [row for row in touched if row.about is not None]
+    for namespace in {row.namespace for row in facts}:
+        here = [row for row in facts if row.namespace == namespace]
+        known = _linked(connection, namespace, [*map(reads.record_of, here)], (row.ordinal for row in here))
+        quotes = reads.quotes_of(connection, namespace, known)
+        named = {ordinal_of(one)[1] for row in quotes for one in reads.targets_of(row)} - known.keys()
+        these = records.c.namespace == namespace, records.c.ordinal.in_(named), _IN_FORCE
+        rows = connection.execute(sa.select(records).where(*these))
+        others = {row.ordinal: (row, reads.record_of(row)) for row in rows}
+        line, told = _time_line(connection, namespace, others, now), set[int]()
+        for quote in quotes:
+            _tell_again(connection, line, known[quote.ordinal][0], quote, told)
+        for ordinal, (_, fact) in known.items():
+            if fact.memory_id not in line.facts:
+                delete_records(connection, _versions(connection, namespace, ordinal), now)
+        _store(connection, namespace, known | others, line)
 
 
-def _linked(connection: sa.Connection, touched: Sequence[Any]) -> Sequence[Any]:
-    """Return the rows of the newest versions of all facts that may have changed each other.
-
-    Of a collection, these are the facts of one value.
-    """
-    every, known, size = records.c, {row.ordinal: row for row in touched}, 0
-    said = {check.fold(reads.record_of(row).value) for row in touched}
-    while size < len(known):
-        size = len(known)
-        abouts, numbers = {row.about for row in known.values()}, {row.replaced_by for row in known.values()}
-        numbers |= known.keys()
-        linked = sa.or_(every.about.in_(abouts), every.replaced_by.in_(numbers), every.ordinal.in_(numbers))
-        these = every.namespace == touched[0].namespace, linked, every.about.is_not(None), reads.NEWEST
-        read = [(row, reads.record_of(row)) for row in connection.execute(sa.select(records).where(*these))]
-        many = {
-            row for row, one in read if one.category == model.COLLECTION and check.fold(one.value) not in said
-        }
-        found = [row for row, _ in read if row.ordinal in numbers or row not in many]
-        known |= {row.ordinal: row for row in found}
-    return found
-
-
-def _hide(connection: sa.Connection, namespace: str, here: Collection[int]) -> Sequence[Any]:
-    """Take facts out of force, and their evidence from them, until it is told again. Returns the evidence."""
-    every = evidence.c
-    these = every.namespace == namespace, every.ordinal.in_(here), every.kind != reads.FORGOTTEN
-    quotes = connection.execute(sa.select(evidence).where(*these).order_by(every.number)).all()
-    _set(connection, evidence, *these, ordinal=None)
-    hidden = records.c.namespace == namespace, records.c.ordinal.in_(here), records.c.about.is_not(None)
-    _set(connection, records, *hidden, about=None, replaced_by=records.c.ordinal)
-    return quotes
-
-
-def _tell_again(connection: sa.Connection, row: Any, quote: Any, told: set[int], now: datetime) -> None:
+def _tell_again(connection: sa.Connection, line: TimeLine, row: Any, quote: Any, told: set[int]) -> None:
     """Decide about a statement once more.
 
     Args:
         connection: In a transaction that writes.
-        row: The fact that it made, confirmed or ended before.
+        line: The facts that are told again.
+        row: The fact that the statement made, confirmed or ended before.
         quote: The row of evidence.
-        told: The numbers of the facts that are told again; it is changed.
-        now: The present.
+        told: The numbers of the facts that were told; it is changed.
     """
-    statement = reads.claim_of(row, quote, is_told=row.ordinal in told)
-    decision, old = _decide(connection, statement, now)
-    is_new = decision.kind not in {"confirm", "end"}
-    kind: model.EvidenceKind = "said" if is_new else "confirmed" if decision.kind == "confirm" else "ended"
-    ordinal = row.ordinal if is_new else old[0].ordinal
-    if is_new and ordinal in told:
-        ordinal = count(connection, statement.record.owner)
-    record = _find_time(connection, statement, (decision, old), ordinal, now)
-    if kind == "confirmed":
-        known, record = reads.record_of(old[0]), _confirmed(connection, old[0], statement, now)
-        same = {name: getattr(known, name) for name in ("confidence", "importance", "updated_at", "mentions")}
-        if row.ordinal not in {ordinal, *told}:
-            same["mentions"] += row.mentions
-        _rewrite(connection, old[0], replace(record, **same))
-    elif is_new and ordinal != row.ordinal:
-        add_version(connection, replace(record, mentions=1, version=1), ordinal, now, is_filed=False)
-    elif is_new:
-        _set(connection, records, records.c.number == row.number, **reads.columns_of(record))
-    told.add(ordinal)
-    _set(connection, evidence, evidence.c.number == quote.number, ordinal=ordinal, kind=kind)
+    changed = dict[str, Any](ordinal=None, text=None, more=None)
+    record_id = memory_id(row.user_id, row.ordinal)
+    statement = reads.claim_of(row, quote, is_told=record_id in line.facts)
+    decision = line.decide(statement)
+    if decision.kind != "refuse":
+        kind = _EVIDENCE.get(decision.kind, "said")
+        if kind == "said" and record_id in line.facts:
+            record_id = memory_id(row.user_id, count(connection, statement.record.owner))
+            statement = replace(statement, record=replace(statement.record, mentions=1, version=1))
+        made = line.tell(statement, decision, record_id)
+        ordinal = ordinal_of(made.memory_id)[1]
+        if kind == "confirmed":
+            known = decision.old[0]
+            more = 0 if row.ordinal in {ordinal, *told} else row.mentions
+            same = {name: getattr(known, name) for name in ("confidence", "importance", "updated_at")}
+            line.facts[made.memory_id] = replace(made, mentions=known.mentions + more, **same)
+        told |= {row.ordinal, ordinal}
+        changed = {"ordinal": ordinal, "kind": kind}
+    if any(getattr(quote, name) != value for name, value in changed.items()):
+        _set(connection, evidence, evidence.c.number == quote.number, **changed)
 
 
 def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, sa.Row[Any]]:

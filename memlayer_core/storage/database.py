@@ -1,7 +1,5 @@
 """The journal's database: what SQLite and PostgreSQL have in common, how to open them, and the version of the tables."""
 
-from __future__ import annotations
-
 import secrets
 import sqlite3
 import threading
@@ -237,7 +235,7 @@ def damage_error(problem: str) -> errors.JournalCorruptError:
 
 # The version of the journal's tables. A new store is made in it; a store of another version is refused.
 
-SCHEMA_VERSION = 30
+SCHEMA_VERSION = 31
 """Goes up when a table changes, or the terms of texts. Versions 1 to 13 were never released: no step leads on from them."""
 
 

@@ -1,7 +1,5 @@
 """The journal's tables. When one of them changes, `database.SCHEMA_VERSION` goes up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa
@@ -168,9 +166,8 @@ summaries = _serial_table(
 )
 IS_ROLLING = summaries.c.kind == sa.literal_column("'rolling'")
 IS_EPISODE = summaries.c.kind == sa.literal_column("'episode'")
-sa.Index(
-    "memlayer_summaries_rolling", *summaries.c["session", "version"], unique=True, sqlite_where=IS_ROLLING
-)
+_OF_SESSION = summaries.c["session", "version"]
+sa.Index("memlayer_summaries_rolling", *_OF_SESSION, unique=True, sqlite_where=IS_ROLLING)
 sa.Index("memlayer_summaries_episodes", summaries.c.session, sqlite_where=IS_EPISODE)
 EPISODE_IS_OWED = sa.and_(IS_EPISODE, summaries.c.ordinal.is_(None))
 sa.Index("memlayer_summaries_owed", summaries.c.ordinal, sqlite_where=EPISODE_IS_OWED)
@@ -212,7 +209,8 @@ records = _table(
     *_maybe(sa.Text, "agent_id", "session_id", "subject", "archived_because"),
     *_always(sa.Text, "labels", default=""),
     *_always(sa.Text, "text", "body"),
-    sa.Index("memlayer_records_about", "about", sqlite_where=_IS_NEWEST),
+    sa.Index("memlayer_records_about", "about", sqlite_where=sa.text("about IS NOT NULL")),
+    sa.Index("memlayer_records_replaced", "namespace", "replaced_by"),
     sa.Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
     sa.Index("memlayer_records_indexed_in", "indexed_in"),
     sa.Index("memlayer_records_profile", "namespace", sqlite_where=_IS_ALWAYS),

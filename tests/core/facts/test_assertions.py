@@ -1,7 +1,5 @@
 """What an agent may say, correct and forget of its user: on its own authority, or with the user's own words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records fade while they are not used: they are archived, and deleted only if a setting says so."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A model reads facts in what users say: in few calls, in the background, and nothing that no message says."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

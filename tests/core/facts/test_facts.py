@@ -1,13 +1,11 @@
 """What a model reads in what users say becomes facts: with quotes, with two times, and one value for each key."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import pytest
@@ -526,7 +524,7 @@ def test_what_is_deleted_is_as_if_it_had_never_been_said(steps: list[Any]) -> No
     """Whatever is said of whichever time, and deleted: each moment is as without it."""
     with Memory.in_memory(settings=QUIET, extractor=reads_times) as memory:
         one, other = (memory.chat(user_id=user, session_id="s") for user in ("one", "other"))
-        left: list[tuple[str, Callable[[Any], object]]] = []
+        left: list[tuple[str, methodcaller]] = []
         for number, action in enumerate(steps):
             said_at = MAY + timedelta(days=30 * number)
             since = said_at - timedelta(days=action[2] or 0) if len(action) > 2 else said_at
@@ -535,18 +533,11 @@ def test_what_is_deleted_is_as_if_it_had_never_been_said(steps: list[Any]) -> No
                     until = f" until {(said_at - timedelta(days=ends)).date()}" if ends else ""
                     text = f"home={place}" + (f" since {since.date()}" if begins and not ends else until)
                     said = Message("user", text, id=f"m{number}", created_at=said_at)
-                    left.append((said.id or "", lambda chat, said=said: chat.add_messages([said])))
+                    left.append((said.id or "", methodcaller("add_messages", [said])))
                 case ("remember", place, begins):
                     fields = {"valid_from": since} if begins else {}
-                    text = f"A flat in {place}, {number}."
-                    left.append(
-                        (
-                            "",
-                            lambda chat, text=text, fields=fields, place=place: chat.remember(
-                                text, key="home", value=place, **fields
-                            ),
-                        )
-                    )
+                    flat = f"A flat in {place}, {number}."
+                    left.append(("", methodcaller("remember", flat, key="home", value=place, **fields)))
                 case ("delete", place) if place < len(left) and left[place][0]:
                     one.delete_message(left.pop(place)[0])
             if action[0] != "delete":
@@ -569,17 +560,25 @@ def test_an_older_talk_that_is_read_later_revives_nothing_that_ended(store: Memo
     assert ever(store)["Acme"].memory_id == job.memory_id
 
 
-@pytest.mark.parametrize("goes", ["delete_message", "forget"])
-def test_words_of_an_earlier_version_go_with_their_message(store: Memory, chat: Any, goes: str) -> None:
+@pytest.mark.parametrize("goes", ["delete_message", "forget", "record"])
+def test_words_of_an_earlier_version_go_with_their_message_and_with_the_record(
+    store: Memory, chat: Any, goes: str
+) -> None:
     [spoken] = say(chat, "I live in Graz, and my PIN is 4711.")
     [home] = store.records(user_id="louis")
-    store.chat(user_id="louis", session_id="t").revise(home.memory_id, "A flat in Rome", value="Rome")
+    for text in ("A flat in Rome", "A house in Rome"):
+        store.chat(user_id="louis", session_id="t").revise(home.memory_id, text, value="Rome")
+    if goes == "record":
+        store.forget("louis", record_id=home.memory_id)
+        rows = store.runtime.db.read(lambda c: c.exec_driver_sql("SELECT text FROM memlayer_evidence").all())
+        assert set(rows) == {(None,)}
+        return
     if goes == "forget":
         store.forget("louis", session_id="s")
     else:
         chat.delete_message(spoken)
-    [left] = store.records(user_id="louis", all_versions=True)
-    assert (left.value, left.version) == ("Rome", 2)
+    left = store.records(user_id="louis", all_versions=True)
+    assert [(one.value, one.version) for one in left] == [("Rome", 3), ("Rome", 2)]
 
 
 @pytest.mark.trap("layered", 7)

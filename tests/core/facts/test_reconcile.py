@@ -1,7 +1,5 @@
 """What becomes of a new statement beside the facts in force of the same subject and key."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
@@ -13,7 +11,7 @@ from hypothesis import HealthCheck, given, settings as hypothesis_settings, stra
 from memlayer_core import Memory
 from memlayer_core.facts.check import new_record
 from memlayer_core.facts.model import Claim, Record
-from memlayer_core.facts.reconcile import reconcile
+from memlayer_core.facts.reconcile import TimeLine
 from memlayer_core.scope import Scope
 
 MONDAY = datetime(2026, 3, 9, 9, tzinfo=UTC)
@@ -137,7 +135,7 @@ def statements(draw: Any, number: int = 0) -> Claim:
 @given(st.tuples(*map(statements, range(1, 6))), statements())
 def test_whatever_is_known_what_is_inferred_never_closes_what_was_said(known, said) -> None:
     facts = [one.record for one in known]
-    decision = reconcile(facts, said, NOW)
+    decision = TimeLine(facts, {}, NOW).decide(said)
     assert set(decision.old) <= set(facts)
     if decision.kind in {"replace", "end"}:
         assert decision.old
@@ -146,12 +144,13 @@ def test_whatever_is_known_what_is_inferred_never_closes_what_was_said(known, sa
 
 def test_a_later_value_replaces_an_earlier_one_and_what_it_names_whatever_the_category() -> None:
     berlin, rome = says("Berlin", day=1, number=1).record, says("Rome", day=5, number=2).record
-    later = reconcile([berlin], says("Rome", day=2), NOW)
+    later = TimeLine([berlin], {}, NOW).decide(says("Rome", day=2))
     assert (later.kind, later.until) == ("replace", MONDAY + 2 * DAY)
-    earlier = reconcile([rome], says("Berlin", day=1), NOW)
+    earlier = TimeLine([rome], {}, NOW).decide(says("Berlin", day=1))
     assert (earlier.kind, earlier.until) == ("add", MONDAY + 5 * DAY), "it is of the past"
     named: dict[str, Any] = {"targets": ("louis_mem_001",), "category": "collection"}
-    never = reconcile([berlin, rome], says("Oslo", confidence=0.7, is_correction=True, **named), NOW)
+    line = TimeLine([berlin, rome], {}, NOW)
+    never = line.decide(says("Oslo", confidence=0.7, is_correction=True, **named))
     assert (never.kind, never.old, never.until) == ("replace", (berlin,), None), "it was never true"
-    end = reconcile([berlin, rome], says("Berlin", ends=True, **named), NOW)
+    end = line.decide(says("Berlin", ends=True, **named))
     assert (end.kind, end.old) == ("end", (berlin,))

@@ -1,7 +1,5 @@
 """No record is told to anybody but those it names: a state machine with hostile ids, roles and tags tries to show otherwise."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """What is remembered of a user beyond conversations: said once, changed by versions, told to whom it may concern."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a redactor replaces is in no record, no index and no prompt. The history stays as it was said."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

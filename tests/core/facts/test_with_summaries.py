@@ -1,7 +1,5 @@
 """One call of a model gives turns that leave the window their summary, their episode and their facts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
