@@ -1,7 +1,5 @@
 """Reads conversations in the format of LoCoMo: dated sessions of two speakers, and questions about them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping

@@ -12,8 +12,6 @@
 Importing this package imports only langchain-core's root. Each name is imported at its first use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module

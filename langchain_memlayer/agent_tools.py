@@ -1,7 +1,5 @@
 """The memory tools of an agent that serves many users: the run of each call names the user."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A memory for the chains of langchain-classic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

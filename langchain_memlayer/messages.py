@@ -8,8 +8,6 @@ redacted twice.
 Subclasses come back as their base class of langchain-core, chunks as whole messages.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Memory for `create_agent`: the agent's state has the whole transcript, the model sees a context of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

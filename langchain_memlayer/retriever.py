@@ -1,7 +1,5 @@
 """A retriever of a user's messages and records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, TypedDict, Unpack
 

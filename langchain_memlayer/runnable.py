@@ -1,7 +1,5 @@
 """A memory around any runnable: it gets the conversation so far, and question and answer are stored."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

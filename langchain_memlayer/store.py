@@ -1,7 +1,5 @@
 """A store for LangGraph: items of agents across threads, in the same memory as their conversations."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -7,8 +7,6 @@
 Nothing here opens files or URLs in a message.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

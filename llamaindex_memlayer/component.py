@@ -1,7 +1,5 @@
 """What is stored in a memory of memlayer: its ids, how a dump finds the memory, and how it is connected again."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable, Mapping

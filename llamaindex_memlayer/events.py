@@ -7,8 +7,6 @@
     get_dispatcher().add_event_handler(...)
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """`MemlayerMemory`: a durable memory for LlamaIndex's agents and chat engines."""
 
-from __future__ import annotations
-
 import json
 import os
 import uuid

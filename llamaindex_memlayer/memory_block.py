@@ -1,7 +1,5 @@
 """`MemlayerMemoryBlock`: long-term memory for those who keep LlamaIndex's `Memory`."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Callable, Sequence, Sized

@@ -1,7 +1,5 @@
 """Translates messages: LlamaIndex's `ChatMessage` and its blocks into the core's `Message`, and back."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """`MemlayerRetriever`: messages and records of a user, as nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 from urllib.parse import quote

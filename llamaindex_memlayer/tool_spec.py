@@ -1,7 +1,5 @@
 """The tools with which an agent records, retrieves, corrects, forgets and reloads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Importing this package loads neither a database nor a framework: each name is loaded at its first use.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Opens and closes everything that a memory works with in one process."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -3,8 +3,6 @@
 `memlayer_core.testing` has suites of claims for most of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable

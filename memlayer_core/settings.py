@@ -3,8 +3,6 @@
 Set each by name, or with an environment variable `MEMLAYER_<NAME>`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError

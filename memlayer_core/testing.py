@@ -8,8 +8,6 @@ Subclass a suite in a test file, and give it a fixture of the name that it asks 
             return MyEmbedder()
 """
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 The application says whose memory they read and write; no argument of a tool names a user, a tenant or a session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args

@@ -1,7 +1,5 @@
 """The worker: does jobs in the background, calls language models in separate threads, and maintains the store each day."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """Counts what a turn costs: SQL statements, transactions that write, hops to threads."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 from collections.abc import Awaitable, Callable, Iterator

@@ -13,8 +13,6 @@ A number that was chosen on data (a threshold, a weight) says so beside its cons
     _BAR = 2.0  # chosen on: three talks, kept on six others
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

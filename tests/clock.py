@@ -1,7 +1,5 @@
 """Lets days pass for a memory."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 from memlayer_core import Memory

@@ -1,7 +1,5 @@
 """Runs commands of the command line in this process, as a pipe sees them, and on a terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

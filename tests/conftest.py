@@ -1,7 +1,5 @@
 """What all tests share: databases of their own, no network, and both colours of every verb."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Messages as a flow prepares them for the journal."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many examples a property is tried with: few at the desk, many in CI."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What fades, as a formula: the reference for the conditions in SQL."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from memlayer_core.facts.check import ACCESSES, HALF_LIFE, PATIENCE, importance_halvings

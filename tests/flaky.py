@@ -1,7 +1,5 @@
 """An embedder that fails on demand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from memlayer_core.errors import EmbedderError

@@ -1,7 +1,5 @@
 """How the processor time of a piece of work grows with its size: no test asserts seconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A message store for tests."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Runs programs that have no network, and tells what they tried to reach."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 from pathlib import Path

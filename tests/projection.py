@@ -1,7 +1,5 @@
 """What Chroma has, and what it should have."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from sql import stored_vectors

@@ -1,7 +1,5 @@
 """What every context promises, whoever asks for it: conversations of every kind, and a check of what is shown."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

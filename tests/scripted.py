@@ -1,7 +1,5 @@
 """LlamaIndex's own scripted model with a record of what it was told, and what else its tests share."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A script that stands for the model which reads facts: it knows a few sentences of our tests, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A model that answers what a test tells it to, the memories that it works for, and a talk to sum up."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What tests of SQL functions share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

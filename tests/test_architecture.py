@@ -1,7 +1,5 @@
 """The house stands as it was drawn: imports point down, types and style hold."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What CI asks about known vulnerabilities: a finding fails, and silence is told as silence."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The benchmarks run, and memlayer makes no error in them; their data is as it says. How fast it is, is not a test's matter."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

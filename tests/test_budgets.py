@@ -1,7 +1,5 @@
 """Nothing grows: each number of `budgets.py` stays at or below its ceiling."""
 
-from __future__ import annotations
-
 import budgets
 
 

@@ -1,7 +1,5 @@
 """Every example runs as it is, offline, and prints what it says that it shows."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Nothing is ever seen outside its scope, and nothing inside it disappears: a state machine tries to show otherwise."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -3,8 +3,6 @@
 `MEMLAYER_TEST_REFRESH=1 pytest -n 0 -m slow tests/test_notebooks.py` runs them and writes their outputs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What is public can be read: by editors, by type checkers, by builders of tools, and without running it."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import importlib

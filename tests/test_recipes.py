@@ -1,7 +1,5 @@
 """The recipes for other frameworks and servers, each with the real thing: only models are played by a script."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

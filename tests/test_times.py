@@ -1,7 +1,5 @@
 """What is moved into a memory keeps the time at which it was said, whichever door it comes in by."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

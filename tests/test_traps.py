@@ -74,8 +74,6 @@ layered 12: an example that is not JSON teaches a model to answer with none
 layered 13: 0.3 is no longer 0.3 in fewer bits, and a threshold decides otherwise
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

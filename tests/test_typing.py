@@ -1,7 +1,5 @@
 """Type checkers accept programs as users write them, and refuse what is wrong: `tests/typing` has both."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Settings of tests: they may also change what is a constant for everybody else."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 from memlayer_core.settings import Constants, Settings

@@ -1,7 +1,5 @@
 """Waits for what happens in the background, and hears of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -26,8 +26,6 @@ Instructions and hidden messages are not part of that order. The list's last ins
 need be, they are added at the history's end again. A history without instructions gets them where the list has them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Checks lists of messages and arguments before anything is written; makes messages of arguments."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Shortens messages: copies that are too long, and previews of large ones with the parts in which a model reads the whole."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """Reads sessions and messages in SQL. Each function runs in its caller's transaction."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

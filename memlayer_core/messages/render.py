@@ -1,7 +1,5 @@
 """Writes messages for a model: recalled text that cannot pose as instructions, and OpenAI's form."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

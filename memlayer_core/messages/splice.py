@@ -1,7 +1,5 @@
 """Decides how a session's list of messages changes: each planner compares what is stored with what is sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Writes sessions and messages in SQL. Each function runs in its caller's transaction."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

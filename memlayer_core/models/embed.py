@@ -1,7 +1,5 @@
 """Finds the embedder for a memory: the caller's, or the best one that is available; its answers are checked. Embeds questions."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """What a user may pass: models, which are recognised by methods, and functions; all but redactors have a time limit."""
 
-from __future__ import annotations
-
 import _thread
 import asyncio
 import contextvars

@@ -10,8 +10,6 @@ Nothing here depends on the machine, on the process or on `PYTHONHASHSEED`, so a
 change what a vector looks like, give `IDENTITY` a new version.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Calls a language model: one of LangChain, one of LlamaIndex, or a function; counts its tokens, and recognizes that a prompt is too long."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

@@ -1,7 +1,5 @@
 """What a search finds, with reasons; and the recall that stays with a question."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Chooses what a context shows of the hits: without repetitions, cut to the part that is relevant, as many as fit."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Reads what a search covers, and its candidates. Each function runs in its caller's transaction."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ sparse form, a bit for each number comes first, which says whether it is there. 
 700 bytes of 4,096.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

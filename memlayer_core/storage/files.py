@@ -1,7 +1,5 @@
 """Text files that are written completely or not at all, and read page by page."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Background work as rows with leases, and what it cost. If a worker dies, its leases end, and another worker does the jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -6,8 +6,6 @@ and a row of `meta` have, too. Where they differ, the collection is of another t
 and all of its keys are marked again.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

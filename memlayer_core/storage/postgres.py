@@ -1,7 +1,5 @@
 """The journal's database on a PostgreSQL server."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The terms under which a text is indexed and with which a question searches; the sentences and passages of a text."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import threading

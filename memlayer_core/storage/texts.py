@@ -6,8 +6,6 @@ is in the table of its kind.
 Writes lock in this order: messages, owners (the rows of namespaces), records, texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial

@@ -1,7 +1,5 @@
 """Vectors in SQL: what an index is filled with, and what is compared one by one; a process keeps those that it searches."""
 
-from __future__ import annotations
-
 import json
 import threading
 from base64 import b64decode, b64encode

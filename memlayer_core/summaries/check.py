@@ -1,7 +1,5 @@
 """Checks a model's summary before it is used. No check reads a human language."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """The rolling summary of a session's turns that left its window."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """The prompts for a summary and an episode, and the lines of a conversation in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate

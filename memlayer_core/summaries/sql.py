@@ -5,8 +5,6 @@ up to which a model was asked, and `summary_tries` how often all its answers wer
 each summary, and when a message is changed: a summary is committed only if nothing changed since its source was read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

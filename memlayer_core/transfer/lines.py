@@ -27,8 +27,6 @@ withdrawn or replaced then. A record's line has all its versions, and its `evide
 in the namespaces of that user. Without records or items, the last line has no number of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace

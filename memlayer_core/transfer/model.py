@@ -1,7 +1,5 @@
 """What an import reads, and what it reports."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

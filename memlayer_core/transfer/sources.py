@@ -1,7 +1,5 @@
 """Opens the files that other programs wrote, as streams of JSON values."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import json

@@ -1,7 +1,5 @@
 """Deletes everything of a scope, and imports a session, in SQL. Each function runs in its caller's transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain

@@ -1,7 +1,5 @@
 """Decides which turns are in a window, which messages are shortened, and the limits of a context."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

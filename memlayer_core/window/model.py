@@ -1,7 +1,5 @@
 """What a model sees for one call, in pieces with reasons."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

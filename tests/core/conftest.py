@@ -1,7 +1,5 @@
 """What tests of the core share: a memory on each database, the databases alone, and conversations of every kind."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from collections.abc import Callable, Iterator

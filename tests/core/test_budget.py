@@ -1,7 +1,5 @@
 """What a turn costs the core in statements and transactions, and what a search costs in 100,000 texts."""
 
-from __future__ import annotations
-
 import threading
 import time
 import zlib

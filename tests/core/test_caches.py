@@ -1,7 +1,5 @@
 """A process that serves many users does not grow without end: every cache has a bound."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -1,7 +1,5 @@
 """The command line: every command helps, tells the truth about a store, and fails in words."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Any value is written as JSON: JSON, bytes, paths and all numbers come back equal, all else in pydantic's form, and what has none is named."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The demo: a newcomer sees, without a key and without a network, that a memory outlives its process."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Flows run in threads; what a flow asks of others is awaited in the event loop, between two hops."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import sqlite3

@@ -1,7 +1,5 @@
 """The public face: what goes in comes out, in sync and async code alike, and a pickle names its store."""
 
-from __future__ import annotations
-
 import copy
 import multiprocessing
 import pickle

@@ -1,7 +1,5 @@
 """What comes with memlayer keeps the claims of every seam, and what breaks one of them is noticed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

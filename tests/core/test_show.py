@@ -1,7 +1,5 @@
 """What people are shown of remembered text commands no terminal, and reads in the order in which it was written."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import pickle

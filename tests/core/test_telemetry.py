@@ -1,7 +1,5 @@
 """OpenTelemetry is told what a memory does, and by default neither what somebody said nor who."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Each async verb does what the blocking one does: it returns the same, leaves the same behind, and raises the same."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from contextlib import chdir

@@ -1,7 +1,5 @@
 """A window over a store of one's own: the same window as the default's, nothing lost, and nothing else loaded."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

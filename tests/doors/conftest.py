@@ -1,7 +1,5 @@
 """A door for each test of what the doors promise."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.doors.doors import DOORS, KITS, Door

@@ -1,7 +1,5 @@
 """The doors of both frameworks to a memory, each asked in the same words."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Sequence

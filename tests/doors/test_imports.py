@@ -1,7 +1,5 @@
 """What an import loads, and what it says where a framework is missing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

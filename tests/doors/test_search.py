@@ -1,7 +1,5 @@
 """The memory's search, as the retriever of either framework."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any

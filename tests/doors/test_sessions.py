@@ -1,7 +1,5 @@
 """What every door promises that keeps a session as a list: a whole transcript, and beside it what a model is told."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

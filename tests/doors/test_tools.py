@@ -1,7 +1,5 @@
 """The memory's tools, in either framework: for the user that they were made for, and nobody else."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

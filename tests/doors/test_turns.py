@@ -1,7 +1,5 @@
 """What a turn costs through each door that calls a model, and what happens where its context is too long."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence

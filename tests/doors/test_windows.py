@@ -1,7 +1,5 @@
 """What every context promises, on the frameworks' own messages: each spelling of tool calls, images, hidden messages."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any

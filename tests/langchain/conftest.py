@@ -1,7 +1,5 @@
 """A memory for each test of LangChain's adapter, and agents that are run blocking and awaiting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

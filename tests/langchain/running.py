@@ -1,7 +1,5 @@
 """Runs chains, graphs and agents of LangChain, hears their runs, and reads what they say."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace

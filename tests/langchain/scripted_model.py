@@ -1,7 +1,5 @@
 """A chat model of LangChain that says what a script says, a tool, and middleware that changes things."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

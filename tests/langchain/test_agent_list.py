@@ -1,7 +1,5 @@
 """The agent's own list is obeyed: what is removed or edited between runs, and not what makes room inside one."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The memory's tools for any agent or graph: whose memory it is, the run says, and never the model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

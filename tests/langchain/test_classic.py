@@ -1,7 +1,5 @@
 """The memory of langchain-classic's chains: it tells what they need, and keeps everything."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

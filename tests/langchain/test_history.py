@@ -1,7 +1,5 @@
 """The chat history of LangChain on a real memory: a whole transcript, and beside it what a model is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 from datetime import datetime

@@ -1,7 +1,5 @@
 """A message of LangChain comes out of the journal as it went in; objects that JSON has no type for become JSON."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An agent of LangChain with a memory: its state keeps everything, its model is shown what matters."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

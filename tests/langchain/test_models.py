@@ -1,7 +1,5 @@
 """LangChain's models work for the memory: what they are asked in the background belongs to no user's run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import cycle

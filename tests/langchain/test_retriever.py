@@ -1,7 +1,5 @@
 """The retriever finds what one user said, was told and is remembered by, and says how well it fits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

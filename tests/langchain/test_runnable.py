@@ -1,7 +1,5 @@
 """`with_memory`: a runnable that is told what was said before, and whose answers are stored with their questions."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

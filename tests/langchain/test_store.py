@@ -1,7 +1,5 @@
 """A store for LangGraph keeps items as its own stores do, durably, and finds them by fields, meaning and words."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence

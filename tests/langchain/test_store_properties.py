@@ -1,7 +1,5 @@
 """Whatever is done to it, the store answers as LangGraph's own one in memory does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import HealthCheck, example, given, strategies as st

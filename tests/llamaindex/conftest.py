@@ -1,7 +1,5 @@
 """What tests of LlamaIndex share: a session, what two users said before it, and a model that uses a tool."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 

@@ -1,7 +1,5 @@
 """Chat stores keep what the framework's own keep, at the same places, for good and for one user alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

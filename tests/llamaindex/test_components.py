@@ -1,7 +1,5 @@
 """What LlamaIndex does to whatever is handed to it, done to each of our classes."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import inspect

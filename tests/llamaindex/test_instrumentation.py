@@ -1,7 +1,5 @@
 """LlamaIndex's dispatcher hears what a memory does, and its spans stand around the memory's verbs."""
 
-from __future__ import annotations
-
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage

@@ -1,7 +1,5 @@
 """A session's memory keeps to LlamaIndex's contract, and tells a model what the framework's own memories get wrong."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

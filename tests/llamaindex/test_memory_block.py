@@ -1,7 +1,5 @@
 """A block in LlamaIndex's `Memory` remembers from the first answer on, for its user alone, and gives way gracefully."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

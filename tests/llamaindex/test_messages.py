@@ -1,7 +1,5 @@
 """What LlamaIndex said comes back as it was said."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A retriever finds what its user said and is remembered by, as nodes that engines and agents can use."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

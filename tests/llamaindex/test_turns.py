@@ -1,7 +1,5 @@
 """Real agents and chat engines, with scripted models: what they are told, and what stays."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Reads the exports of ChatGPT and Claude: one JSON object for each conversation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 No object of a class that a file names is ever made: a message is read as a dict, and so is an object inside a message.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

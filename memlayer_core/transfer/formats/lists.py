@@ -1,7 +1,5 @@
 """Reads lists of messages: OpenAI's two forms, ShareGPT, and the rows of a plain table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

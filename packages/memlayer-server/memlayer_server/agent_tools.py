@@ -4,8 +4,6 @@ The application that makes the server says whose memory it is; no argument of a 
 a session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import version
 from inspect import Signature, signature

@@ -1,7 +1,5 @@
 """The commands `memlayer-ui` and `memlayer-mcp`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pkgutil

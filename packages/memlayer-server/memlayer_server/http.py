@@ -1,7 +1,5 @@
 """Guards an application over HTTP, and serves it: at this machine's own address, unless somebody asks for more."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """The page: its routes, who may ask, what each part shows, and what a form changes."""
 
-from __future__ import annotations
-
 import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence

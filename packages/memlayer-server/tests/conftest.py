@@ -1,7 +1,5 @@
 """What the tests of both servers share: memories, and the commands as processes."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

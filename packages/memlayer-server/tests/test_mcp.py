@@ -1,7 +1,5 @@
 """The MCP server: the protocol's own client calls it, on stdio and over HTTP, and nobody reaches another user's memory."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The page: whoever has the token sees a memory, nobody changes it by looking, and no user's page shows another's."""
 
-from __future__ import annotations
-
 import ast
 import html
 import re

@@ -1,7 +1,5 @@
 """What is forgotten leaves Chroma's files, and files that go away while they are open are noticed."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess
@@ -199,9 +197,7 @@ def test_a_store_that_is_removed_while_open_takes_nothing_more(open_at, tmp_path
 @pytest.mark.slow
 def test_opening_a_second_memory_takes_no_lock_from_the_first(open_at, tmp_path) -> None:
     """A process that opens the journal's file beside SQLite, and closes it, gives up SQLite's locks on it."""
-    code = (
-        "import sys; from memlayer_core import Memory; Memory.open(sys.argv[1], embedder='hashing').close()"
-    )
+    code = "import sys, memlayer_core as m; m.Memory.open(sys.argv[1], embedder='hashing').close()"
     one, _ = open_at(settings=SETTINGS), open_at(settings=SETTINGS)
     say(one, "before")
     subprocess.run([sys.executable, "-c", code, tmp_path / "memory"], timeout=60, check=True)

@@ -1,7 +1,5 @@
 """Where Chroma is: a directory that one process owns at a time, or a server that many share."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

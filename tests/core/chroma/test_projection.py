@@ -1,7 +1,5 @@
 """Chroma is a copy of the journal's vectors, complete after a flush, in a directory and on a server."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

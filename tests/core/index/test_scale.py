@@ -1,7 +1,5 @@
 """What memlayer knows of an embedder's cosines: measured once, kept with the store, read by every process."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Items are as durable as what was said, found through the index like it, and leave nothing behind when they go."""
 
-from __future__ import annotations
-
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Items in a namespace that is declared to be a user's go with the user; of the others, forgetting says that they stay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO

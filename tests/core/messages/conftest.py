@@ -1,7 +1,5 @@
 """What tests of messages share: a memory that works at once, one that rests, and conversations of others."""
 
-from __future__ import annotations
-
 import pytest
 from tuned import Tuned
 

@@ -1,7 +1,5 @@
 """Bad input gets an error that says what to do, before anything is written."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

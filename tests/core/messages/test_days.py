@@ -1,7 +1,5 @@
 """A message has the day of the place where it was said: in the history, in what is recalled and learned, and in an export."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo

@@ -1,7 +1,5 @@
 """No text that somebody says can pose as ours, break a provider's client, or be lost because of its looks."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

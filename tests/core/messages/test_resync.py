@@ -1,7 +1,5 @@
 """A framework that sends its list again, trimmed or edited, neither repeats nor loses a message."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
@@ -206,9 +204,8 @@ def sent_by_a_framework(history: list[Message], turn: object, data: st.DataObjec
         fate = data.draw(FATES)
         name = {"words": None, "stranger": f"x{turn}-{place}"}.get(fate, one.id)
         if fate != "out":
-            told.append(
-                replace(one, content=one.text + f"e{turn}" * (fate == "edit"), id=name, created_at=None)
-            )
+            text = one.text + f"e{turn}" * (fate == "edit")
+            told.append(replace(one, content=text, id=name, created_at=None))
     for number, (word, is_named, place) in enumerate(data.draw(NEW)):
         told[place:place] = listed(f"{word}#n{turn}-{number}" if is_named else word)
     return data.draw(st.permutations(told)) if data.draw(st.booleans()) else told

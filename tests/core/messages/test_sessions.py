@@ -1,7 +1,5 @@
 """Sessions as a whole: lists and titles, ends, edits, forks, another memory, and forgetting."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Conversations as plain lists: whatever is done to them, they say what a list says, and lose nothing silently."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

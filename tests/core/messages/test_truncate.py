@@ -1,7 +1,5 @@
 """Messages that are too long are shortened on copies, and JSON stays JSON."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """What leaves a conversation is kept where it was said, told nowhere, until somebody erases it."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 

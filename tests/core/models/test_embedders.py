@@ -1,7 +1,5 @@
 """What memlayer promises about embedders: which one is taken, what its vectors are, and what goes wrong well."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import http.server

@@ -1,7 +1,5 @@
 """Any model answers, of any framework or none; what it says of a prompt that is too long is known, and no error quotes anybody."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, ClassVar
 

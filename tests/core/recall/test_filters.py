@@ -1,7 +1,5 @@
 """A filter decides before anything is ranked: a search is as if nothing else were stored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

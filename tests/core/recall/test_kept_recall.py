@@ -1,7 +1,5 @@
 """In one run, a model that is called several times for a question is told the same. Nothing that was taken back is told again."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

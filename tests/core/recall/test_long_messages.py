@@ -1,7 +1,5 @@
 """A sentence of a long message is found by its meaning, wherever it stands; it goes with its message, and its part is told."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

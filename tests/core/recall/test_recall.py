@@ -1,7 +1,5 @@
 """What is told of what was said before, and how it is written."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

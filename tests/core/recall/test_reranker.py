@@ -1,7 +1,5 @@
 """A reranker puts the best hits in its order; if it fails, the order stays, and somebody is told."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any

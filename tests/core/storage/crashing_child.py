@@ -3,8 +3,6 @@
 It prints the id of each message after its `add` has returned: that is what may never be lost.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -5,8 +5,6 @@ are never interrupted. At the end it prints, as JSON, what each thread was told 
 whatever went wrong.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A killed or interrupted process loses no acknowledged message, and nothing is done twice: with real signals, on real files."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

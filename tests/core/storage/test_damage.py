@@ -1,7 +1,5 @@
 """A journal whose pages are damaged, or whose disk is full, says so in our words, wherever that is noticed."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Callable, Iterator

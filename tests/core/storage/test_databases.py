@@ -1,7 +1,5 @@
 """The journal's databases: how they are opened, how they commit and run statements, what they refuse, and what ends a call."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What is deleted is erased: from the journal's files, soon, in the background, while others go on."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

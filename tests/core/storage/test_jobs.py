@@ -1,7 +1,5 @@
 """Owed work in SQL, on each database: leases, failures, work that gathers, clocks that differ; and what it cost whom."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What PostgreSQL costs in round trips, and how its connections end."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a memory writes is for nobody but its user, whatever directory it lies in; and a URL is not a directory."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

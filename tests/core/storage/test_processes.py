@@ -1,7 +1,5 @@
 """Several processes on one directory, and a process that forks: the journal takes all, one holds Chroma."""
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import json

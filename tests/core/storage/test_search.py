@@ -1,7 +1,5 @@
 """Words and vectors in SQL, on each database: what is found, by whom, whoever changed it; and how vectors are packed."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from datetime import datetime, timedelta

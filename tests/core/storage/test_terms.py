@@ -1,7 +1,5 @@
 """What memlayer knows of a text: its language, the terms under which its words are found, its sentences and parts."""
 
-from __future__ import annotations
-
 from hypothesis import example, given, strategies as st
 
 from examples import examples

@@ -1,7 +1,5 @@
 """What tests of summaries and of episodes share: memories with a model, and words that are taken back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """No summary is used before it is checked; no check reads a human language."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,7 +1,5 @@
 """A conversation that never ends has its episodes: the same answer of the model tells summary and episode."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A session that ends is remembered as one record: short, in the background, once, and only as long as it is true."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Messages that are stored nowhere are summed up as turns that leave a window are."""
 
-from __future__ import annotations
-
 from functools import partial
 from io import StringIO
 

@@ -1,7 +1,5 @@
 """What leaves the window is summed up in the background: bounded, in order, and never in the way."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from functools import partial
 from typing import Any

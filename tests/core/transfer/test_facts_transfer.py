@@ -1,7 +1,5 @@
 """Facts go along with an export, with the words that they rest on; and what version 0.1 exported is imported whole."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What people bring from elsewhere comes in with its times, once, and as theirs. All files here are made up."""
 
-from __future__ import annotations
-
 import io
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """A conversation's state comes back equal, alone and in a session file, and bad files are told apart."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from dataclasses import replace

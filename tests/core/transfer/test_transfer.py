@@ -1,7 +1,5 @@
 """Conversations leave a store as lines and come into another one equal, page by page, whoever's they are."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import io

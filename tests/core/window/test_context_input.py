@@ -1,7 +1,5 @@
 """What a context, a temporary message or a reload cannot use is refused with what to do, and nothing is written."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise

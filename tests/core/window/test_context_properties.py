@@ -1,7 +1,5 @@
 """What `Chat.context` promises, over conversations of every kind and all policies."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A user's memory as text in and text out; and another service that stands in for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

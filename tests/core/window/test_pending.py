@@ -1,7 +1,5 @@
 """What is being said is told as if it were stored already; stored with its answer, it keeps what was recalled for it."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """A prompt begins like the one before, until a window has to move: then all that stands before it changes at once."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

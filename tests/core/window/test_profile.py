@@ -1,7 +1,5 @@
 """What is remembered of a user as their profile is told in every context, whatever is asked: theirs, and no more."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

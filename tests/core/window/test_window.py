@@ -1,7 +1,5 @@
 """The choice of what a model is shown: properties over generated conversations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import starmap
 

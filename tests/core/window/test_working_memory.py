@@ -1,7 +1,5 @@
 """What a model is told of the present conversation: instructions, what is hidden from it, what is told once."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

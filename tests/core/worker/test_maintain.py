@@ -1,7 +1,5 @@
 """What time asks for is done once a day for the whole store; nothing is deleted that no setting names."""
 
-from __future__ import annotations
-
 import io
 import threading
 from concurrent.futures import ThreadPoolExecutor

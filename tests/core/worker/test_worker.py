@@ -1,7 +1,5 @@
 """Background work: leased, retried, given up visibly, never done twice over, and waited for; what hangs holds nobody up."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys
