@@ -140,9 +140,7 @@ class Deadline:
     def _limit(self) -> Iterator[None]:
         left = self._late_until - time.monotonic()
         if left > 0:
-            raise self._error(
-                f"{self._who} was late, and is asked again in {left:.1f} seconds", hint=self._hint
-            )
+            raise self._error(f"{self._who} was late, and is asked again in {left:.1f} s", hint=self._hint)
         try:
             yield
         except TimeoutError:
@@ -268,9 +266,7 @@ class CheckedRedactor:
         return left
 
     def _failure(self, reason: str) -> errors.RedactorError:
-        self._health.down(
-            "redactor", f"{reason}; what it should redact is neither remembered, nor indexed, nor shown"
-        )
+        self._health.down("redactor", f"{reason}; what it should redact is not remembered, indexed or shown")
         return errors.RedactorError(
             f"the redactor failed: {reason}; what it should have redacted was not written",
             hint="Correct the function that was passed as `redactor`, and call again.",

@@ -52,6 +52,7 @@ _OTHER = re.compile(
 """Limits of a rate, of a time, and of the answer's length. A request that is too large by itself can be made smaller."""
 _TYPES = frozenset({"ContextOverflowError", "ContextWindowExceededError"})
 _FIELDS = ("code", "type", "status_code", "status", "body", "error", "message", "response", "text")
+_Schema = type[BaseModel] | None
 _DEPTH = 5  # errors of which one is the cause of the next
 
 
@@ -128,7 +129,7 @@ class ModelUsage:
         self.model = model
         self.costs: list[Cost] = []
 
-    def ask(self, text: str, instructions: str, schema: type[BaseModel] | None = None) -> str:
+    def ask(self, text: str, instructions: str, schema: _Schema = None) -> str:
         """Ask the model, and note the costs of the call, also if it fails. See `LanguageModel.ask`."""
         count = self._rt.tokens.text
         sent, written = count(f"{instructions}\n{text}"), 0
@@ -175,7 +176,7 @@ class ForeignModel:
         self._ask = ask
         self._seconds = seconds
 
-    def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:
+    def ask(self, instructions: str, text: str, schema: _Schema = None) -> Reply:
         """Send a prompt to the model, and wait for the answer. Of an endless answer, the beginning is returned.
 
         What a model thinks aloud in front of its answer, as in `<think>…</think>`, is left out.
@@ -286,9 +287,7 @@ def _status_of(problem: BaseException) -> int | None:
     return next((code for code in codes if isinstance(code, int)), None)
 
 
-def _langchain(
-    model: Any, ways: _Ways, instructions: str, text: str, schema: type[BaseModel] | None
-) -> Reply:
+def _langchain(model: Any, ways: _Ways, instructions: str, text: str, schema: _Schema) -> Reply:
     prompt = [("system", instructions), ("human", text)]
 
     def held(**how: Any) -> Any:
@@ -322,9 +321,7 @@ def _calls_tools(model: Any) -> bool:
     return bind is not None and getattr(bind, "__qualname__", "") != "BaseChatModel.bind_tools"
 
 
-def _llamaindex(
-    model: Any, ways: _Ways, instructions: str, text: str, schema: type[BaseModel] | None
-) -> Reply:
+def _llamaindex(model: Any, ways: _Ways, instructions: str, text: str, schema: _Schema) -> Reply:
     metadata = getattr(model, "metadata", None)
     calls_tools = getattr(metadata, "is_function_calling_model", False)
     types = sys.modules.get("llama_index.core.base.llms.types")  # the framework's own models load it
@@ -336,12 +333,8 @@ def _llamaindex(
         messages = [types.ChatMessage(instructions, role="system"), types.ChatMessage(text, role="user")]
         return _either(asked.chat, asked.achat, messages)
 
-    def held() -> Any:
-        return call(model.as_structured_llm(schema))
-
-    answer = ways.ask(
-        [held, partial(call, model)] if schema is not None and calls_tools else [partial(call, model)]
-    )
+    held, free = lambda: call(model.as_structured_llm(schema)), partial(call, model)
+    answer = ways.ask([held, free] if schema is not None and calls_tools else [free])
     usage = {**(answer.additional_kwargs or {}), **_raw_usage(answer.raw)}
     return Reply(
         (answer.message.content if is_chat else answer.text) or "",

@@ -435,10 +435,8 @@ class _Counter:
         written, binaries = _BINARY.subn("", _as_json(rest))
         return self.text(written) + binaries * IMAGE_TOKENS + sum(map(self._block, inner))
 
-    def _part(self, part: str | int | Block) -> int:
-        return (
-            part if isinstance(part, int) else self.text(part) if isinstance(part, str) else self._block(part)
-        )
+    def _part(self, one: str | int | Block) -> int:
+        return one if isinstance(one, int) else self.text(one) if isinstance(one, str) else self._block(one)
 
 
 def _medium(block: Block) -> str | None:

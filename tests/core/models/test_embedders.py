@@ -281,7 +281,12 @@ class TestMiniLM:
         beginning = "the garden is " * 400
         text = beginning + "x y " * 1_000_000
         assert float(model.embed_query(text) @ model.embed_query(beginning)) > 0.9999
-        assert cost(partial(model.embed_query, text)) < 10 * cost(partial(model.embed_query, beginning))
+        costs = [cost(lambda one=one: model.embed_query(f"{time.time()} {one}")) for one in (text, beginning)]
+        assert costs[0] < 10 * costs[1]
+
+    def test_a_question_is_not_embedded_again_when_it_is_stored(self, model):
+        asked = model.embed_query("Where are my keys?")
+        assert model.embed(["On the piano.", "Where are my keys?"])[1] is asked
 
     @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -293,7 +298,7 @@ class TestMiniLM:
             "before = model.embed(['hello there'] * 40)\n"
             "if os.fork() == 0:\n"
             "    assert not __import__('memlayer_core.models.minilm').models.minilm._models\n"
-            "    after = model.embed(['hello there'] * 40)\n"
+            "    after = model.embed(['Hello there'] * 40)\n"
             "    sys.exit(7 if abs(float(before[0] @ after[0]) - 1) < 1e-3 else 1)\n"
             "print(os.waitstatus_to_exitcode(os.wait()[1]))\n"
         )
