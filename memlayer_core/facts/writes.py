@@ -6,7 +6,7 @@ the other, and there is no deadlock.
 Each version of a record has its own number, which is the key of its text: a key never means two texts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -30,6 +30,8 @@ from memlayer_core.storage.tables import IN_FORCE, evidence, messages, records, 
 
 _DAY = 86_400_000_000  # microseconds
 _IN_FORCE = records.c.replaced_by.is_(None)
+_Known = dict[int, tuple[Any, Record]]
+"""Rows of records, each with its record, by their numbers."""
 _says = attrgetter("subject", "category", "key", "value", "raw", "modality")
 
 
@@ -290,7 +292,7 @@ def remember(connection: sa.Connection, statement: Claim, now: datetime) -> tupl
     """
     new, owner = statement.record, statement.record.owner
     hold(connection, owner)
-    known = _linked(connection, owner.namespace, [new], (ordinal_of(one)[1] for one in statement.targets))
+    known = _linked(connection, owner.namespace, [new], {ordinal_of(one)[1] for one in statement.targets})
     line = _time_line(connection, owner.namespace, known, now)
     decision = line.decide(statement)
     if decision.kind == "refuse":
@@ -314,20 +316,19 @@ _EVIDENCE: dict[str, model.EvidenceKind] = {"confirm": "confirmed", "end": "ende
 """What a statement is to the facts that it is about, by the kind of the decision; any other makes a new one."""
 
 
-def _linked(
-    connection: sa.Connection, namespace: str, said: Sequence[Record], numbers: Iterable[int]
-) -> dict[int, tuple[Any, Record]]:
+def _linked(connection: sa.Connection, namespace: str, said: Sequence[Record], named: set[int]) -> _Known:
     """Return the newest rows of records that may change each other, each with its record, by their numbers.
 
-    These are the records with the numbers, those that are about the same as what is said, and those that they replaced or
-    that replaced them. If all that is said is of collections, these are the facts of the values that are said.
+    These are the named ones, those that are about the same as what is said, and those that they replaced or that replaced
+    them. If all that is said is of collections, these are the facts of the values that are said.
     """
-    every, known = records.c, dict[int, tuple[Any, Record]]()
+    every, known = records.c, _Known()
     values = {check.fold(one.value) for one in said}
     every_value = any(one.category != model.COLLECTION for one in said)
     of_user, is_merged = every.namespace == namespace, sa.and_(every.about.is_(None), ~_IN_FORCE)
-    same_words = sa.and_(every.digest.in_(map(check.digest, said)), _IN_FORCE)
-    named, abouts, size = set(numbers), {*map(check.about, said)}, -1
+    digests = [check.digest(one) for one in said if one.subject is None]
+    same_words = sa.and_(every.digest.in_(digests), _IN_FORCE)
+    named, abouts, size = {*named}, {*map(check.about, said)}, -1
     while size < len(known):
         size = len(known)
         ties = sa.and_(of_user, every.replaced_by.in_(named)), sa.and_(of_user, every.ordinal.in_(named))
@@ -348,16 +349,12 @@ def _linked(
     return known
 
 
-def _time_line(
-    connection: sa.Connection, namespace: str, known: Mapping[int, tuple[Any, Record]], now: datetime
-) -> TimeLine:
+def _time_line(connection: sa.Connection, namespace: str, known: _Known, now: datetime) -> TimeLine:
     held = {ordinal: one for ordinal, (_, one) in known.items() if one.replaced_by in {None, one.memory_id}}
     return TimeLine((one for _, one in known.values()), reads.last_said(connection, namespace, held), now)
 
 
-def _store(
-    connection: sa.Connection, namespace: str, known: Mapping[int, tuple[Any, Record]], line: TimeLine
-) -> None:
+def _store(connection: sa.Connection, namespace: str, known: _Known, line: TimeLine) -> None:
     """Write what has changed of facts. Those that only messages say are not filed for searches, since these are found."""
     facts = ((ordinal_of(one.memory_id)[1], one) for one in line.facts.values())
     changed = {ordinal: one for ordinal, one in facts if ordinal not in known or known[ordinal][1] is not one}
@@ -497,22 +494,25 @@ def replay(connection: sa.Connection, touched: Sequence[Any], now: datetime) -> 
         touched: Rows of the newest versions of facts that are deleted, or rest on less than before.
         now: The present.
     """
-    facts = [row for row in touched if row.about is not None]
-    for namespace in {row.namespace for row in facts}:
-        here = [row for row in facts if row.namespace == namespace]
-        known = _linked(connection, namespace, [*map(reads.record_of, here)], (row.ordinal for row in here))
-        quotes = reads.quotes_of(connection, namespace, known)
-        named = {ordinal_of(one)[1] for row in quotes for one in reads.targets_of(row)} - known.keys()
-        these = records.c.namespace == namespace, records.c.ordinal.in_(named), _IN_FORCE
-        rows = connection.execute(sa.select(records).where(*these))
-        others = {row.ordinal: (row, reads.record_of(row)) for row in rows}
-        line, told = _time_line(connection, namespace, others, now), set[int]()
-        for quote in quotes:
-            _tell_again(connection, line, known[quote.ordinal][0], quote, told)
-        for ordinal, (_, fact) in known.items():
-            if fact.memory_id not in line.facts:
-                delete_records(connection, _versions(connection, namespace, ordinal), now)
-        _store(connection, namespace, known | others, line)
+    facts = sorted((row for row in touched if row.about is not None), key=attrgetter("namespace"))
+    for namespace, rows in groupby(facts, key=attrgetter("namespace")):
+        for some in statements.chunks(list(rows)):
+            _decide_anew(connection, namespace, some, now)
+
+
+def _decide_anew(connection: sa.Connection, namespace: str, touched: Sequence[Any], now: datetime) -> None:
+    known = _linked(connection, namespace, [*map(reads.record_of, touched)], {row.ordinal for row in touched})
+    quotes = reads.quotes_of(connection, namespace, known)
+    named = {ordinal_of(one)[1] for row in quotes for one in reads.targets_of(row)} - known.keys()
+    linked = _linked(connection, namespace, (), named)
+    others = {ordinal: one for ordinal, one in linked.items() if ordinal not in known}
+    line, told = _time_line(connection, namespace, others, now), set[int]()
+    for quote in quotes:
+        _tell_again(connection, line, known[quote.ordinal][0], quote, told)
+    for ordinal, (_, fact) in known.items():
+        if fact.memory_id not in line.facts:
+            delete_records(connection, _versions(connection, namespace, ordinal), now)
+    _store(connection, namespace, known | others, line)
 
 
 def _tell_again(connection: sa.Connection, line: TimeLine, row: Any, quote: Any, told: set[int]) -> None:
