@@ -20,52 +20,6 @@ _COME_TRUE = (("plans", "states"), ("wants", "states"))
 _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
 
 
-def _holds(record: Record, now: datetime) -> bool:
-    return not _has_ended(record, now) and (record.expires_at is None or record.expires_at > now)
-
-
-def _has_ended(record: Record, moment: datetime) -> bool:
-    return record.valid_until is not None and record.valid_until <= moment
-
-
-def _same(one: Record, other: Record) -> bool:
-    """Return whether two facts are about the same: an agent's are apart from another agent's."""
-    if one.key is None or other.key is None or one.agent_id != other.agent_id:
-        return False
-    return key_of(one.key) == key_of(other.key) and fold(one.subject) == fold(other.subject)
-
-
-def _says(one: Record, other: Record) -> bool:
-    """Return whether two facts say the same about the same subject."""
-    return fold(one.value) == fold(other.value) and one.modality == other.modality
-
-
-def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
-    if all(new.confidence > one.confidence + TOLERANCE for one in old):
-        return Decision("replace", "it is surer, and such a thing does not change", old)
-    return Decision("conflict", "such a thing does not change, and the new statement is not surer", old)
-
-
-def _earlier(old: tuple[Record, ...], since: datetime, last: datetime) -> Decision:
-    first = min(old, key=lambda one: one.valid_from or one.first_observed)
-    began = first.valid_from or first.first_observed
-    if since < began:
-        return Decision("add", "it was so before what is in force", (first,), began)
-    if last > max(since, first.first_observed):
-        return Decision("add", "what is in force was said again since", (first,), last)
-    return Decision("conflict", "it was said earlier, of the same time", old)
-
-
-def _weakness(new: Record, old: Sequence[Record]) -> str:
-    """Return why a statement counts less than facts; empty: it does not."""
-    if new.is_inferred and not all(one.is_inferred for one in old):
-        return "what an agent concluded does not count against what the user said"
-    is_sure = [one.confidence > INFERRED - TOLERANCE for one in (new, *old)]
-    if not is_sure[0] and any(is_sure):
-        return "an unsure statement does not count against a sure one"
-    return ""
-
-
 class TimeLine:
     """Facts that may change each other, in memory. Statements are told one after the other.
 
@@ -318,6 +272,52 @@ class TimeLine:
         held = (one for one in self._held() if _is_rival(one, record) and one.category != COLLECTION)
         begins = (one.valid_from for one in held if one.valid_from is not None)
         return min((at for at in begins if at > after), default=None)
+
+
+def _holds(record: Record, now: datetime) -> bool:
+    return not _has_ended(record, now) and (record.expires_at is None or record.expires_at > now)
+
+
+def _has_ended(record: Record, moment: datetime) -> bool:
+    return record.valid_until is not None and record.valid_until <= moment
+
+
+def _same(one: Record, other: Record) -> bool:
+    """Return whether two facts are about the same: an agent's are apart from another agent's."""
+    if one.key is None or other.key is None or one.agent_id != other.agent_id:
+        return False
+    return key_of(one.key) == key_of(other.key) and fold(one.subject) == fold(other.subject)
+
+
+def _says(one: Record, other: Record) -> bool:
+    """Return whether two facts say the same about the same subject."""
+    return fold(one.value) == fold(other.value) and one.modality == other.modality
+
+
+def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
+    if all(new.confidence > one.confidence + TOLERANCE for one in old):
+        return Decision("replace", "it is surer, and such a thing does not change", old)
+    return Decision("conflict", "such a thing does not change, and the new statement is not surer", old)
+
+
+def _earlier(old: tuple[Record, ...], since: datetime, last: datetime) -> Decision:
+    first = min(old, key=lambda one: one.valid_from or one.first_observed)
+    began = first.valid_from or first.first_observed
+    if since < began:
+        return Decision("add", "it was so before what is in force", (first,), began)
+    if last > max(since, first.first_observed):
+        return Decision("add", "what is in force was said again since", (first,), last)
+    return Decision("conflict", "it was said earlier, of the same time", old)
+
+
+def _weakness(new: Record, old: Sequence[Record]) -> str:
+    """Return why a statement counts less than facts; empty: it does not."""
+    if new.is_inferred and not all(one.is_inferred for one in old):
+        return "what an agent concluded does not count against what the user said"
+    is_sure = [one.confidence > INFERRED - TOLERANCE for one in (new, *old)]
+    if not is_sure[0] and any(is_sure):
+        return "an unsure statement does not count against a sure one"
+    return ""
 
 
 def _is_rival(one: Record, other: Record) -> bool:
