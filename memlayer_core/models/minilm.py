@@ -4,8 +4,6 @@ Chroma's function pads every text to 256 tokens. This one makes the same vectors
 texts (`benchmarks/embed_speed.py`).
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os
@@ -13,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -182,7 +180,7 @@ class MiniLM(BlockingEmbedder):
         self._newest = Newest[bytes, FloatVector]()
 
     @classmethod
-    def at_hand(cls, seconds: float) -> MiniLM:
+    def at_hand(cls, seconds: float) -> Self:
         """Return the model of this machine. It is fetched if it is missing.
 
         Args:

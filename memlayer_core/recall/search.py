@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, islice, takewhile, zip_longest
+from itertools import chain, compress, islice, takewhile, zip_longest
 from os.path import commonprefix
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -40,7 +40,7 @@ from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
 from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.seams import FloatVector, Neighbour, recall_budget
-from memlayer_core.storage import terms, words as storage_words
+from memlayer_core.storage import terms, texts as storage_texts, words as storage_words
 from memlayer_core.storage.vectors import ScopeStatistics, columns_of
 from memlayer_core.telemetry import Outcome, traced
 
@@ -129,7 +129,6 @@ def search_scope(connection: Connection, reader: Reader, begin: sql.Beginning) -
 
 _FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
 _WORDS = 32  # of a question, and of the round before it, that are searched for
-_OF_ROUND = 300  # characters of a question and of an answer that are asked with what follows them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,6 +138,7 @@ class Query:
     Attributes:
         text: What is searched for: without the names of speakers, since every text with the name would be near.
         speakers: The parts of names of speakers that are in it.
+        parts: The texts whose vectors, added up, are its vector; empty: its own text.
         vector: Its vector; None: words are searched alone.
         problem: Why the embedder gave no vector; None if it was not asked, or gave one.
         neighbours: The nearest texts of an index; None: vectors are compared on the snapshot.
@@ -146,6 +146,7 @@ class Query:
 
     text: str
     speakers: frozenset[str] = frozenset()
+    parts: tuple[str, ...] = ()
     vector: FloatVector | None = None
     problem: str | None = None
     neighbours: Sequence[Neighbour] | None = None
@@ -168,17 +169,20 @@ class Question:
     statistics: ScopeStatistics = field(default_factory=ScopeStatistics)
 
 
-def round_before(before: Sequence[Message]) -> str:
-    """Return the round before a question, to which it may refer, of messages with the newest first; empty without one."""
+def round_before(before: Sequence[Message]) -> list[str]:
+    """Return the round before a question, to which it may refer, of messages with the newest first; empty without one.
+
+    These are the first passages of a question and of its answer. Their vectors are known, as a rule.
+    """
     spoken = [one for one in before if one.role in {"user", "assistant"} and one.is_told and one.text.strip()]
     if not spoken or spoken[0].role == "user":
-        return ""
-    said = next((one.text for one in spoken if one.role == "user"), "")
-    return f"{said[:_OF_ROUND]} {spoken[0].text[:_OF_ROUND]}"
+        return []
+    said = [one for one in spoken if one.role == "user"]
+    return [terms.passages(one.text[: storage_texts.INDEXED])[0] for one in (*said[:1], spoken[0])]
 
 
 def read_question(
-    connection: Connection, statistics: ScopeStatistics, query: str, before: str = "", key: int = 0
+    connection: Connection, statistics: ScopeStatistics, query: str, before: Sequence[str] = (), key: int = 0
 ) -> Question:
     """Return what is searched for, without vectors.
 
@@ -186,7 +190,7 @@ def read_question(
         connection: In a transaction.
         statistics: Statistics of the user's own data.
         query: A question or words.
-        before: The round before it.
+        before: The texts of the round before it.
         key: Key of the message that asks; 0: there is none.
     """
     query, spoken = terms.readable(query), storage_words.owner(statistics.number) + terms.SPOKEN
@@ -199,7 +203,7 @@ def read_question(
         bare = re.sub(re.escape(written).join(alone), " ", bare)
     bare = " ".join(bare.split())
     own = Query(bare if any(map(str.isalnum, bare)) else query, frozenset(named))
-    both = replace(own, text=f"{before} {own.text}") if before else None
+    both = replace(own, text=" ".join([*before, own.text]), parts=(*before, own.text)) if before else None
     return Question(own, both, key, statistics)
 
 
@@ -217,11 +221,24 @@ def embed(rt: Runtime, reach: Scope, question: Question) -> Asking[Question]:
 def _embedded(rt: Runtime, reach: Scope, question: Question, part: Query) -> Asking[Query]:
     if not any(map(str.isalnum, part.text)):
         return part
-    vector, problem = yield from query_vector(rt, part.text)
+    vector, problem = yield from _vector_of(rt, part)
     part = replace(part, vector=vector, problem=problem)
     if vector is None or not index_pays(rt, question.statistics):
         return part
     return replace(part, neighbours=nearest(rt, reach, vector, question.statistics, _DEPTH))
+
+
+def _vector_of(rt: Runtime, part: Query) -> Asking[tuple[FloatVector | None, str | None]]:
+    """Return a query's vector; or None, and what is wrong with the embedder. Hashed words are not added up: they are one text."""
+    if rt.embeds_at_once or not part.parts:
+        return (yield from query_vector(rt, part.text))
+    added: FloatVector = np.zeros(1, np.float32)
+    for text in part.parts:
+        vector, problem = yield from query_vector(rt, text)
+        if vector is None:
+            return None, problem
+        added = added + vector
+    return added / max(float(np.linalg.norm(added)), 1e-6), None
 
 
 # Scores the texts that a reader may find, on one snapshot.
@@ -277,7 +294,7 @@ def find(
     best = scores.support(look.texts.order(scores.total, limit=scoring.LEADING)).max(initial=0.0)
     if both is not None and best < scoring.FOLLOWS:
         if both.vector is None and own.vector is not None and rt.embeds_here:
-            both = replace(both, vector=drive(query_vector(rt, both.text))[0])
+            both = replace(both, vector=drive(_vector_of(rt, both))[0])
         scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
     excess = 0.0
     if own.vector is not None and not rt.embeds_at_once:  # hashed ones do not tell small talk from questions
@@ -308,10 +325,8 @@ def _look(
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
     if scope.shared.records:
         others.append(records_reads.shared_columns(connection, scope.reader))
-    size = scope.texts if is_indexed else None
-    texts = scoring.Texts(
-        [own, *others], worded, lambda some: sql.sessions_of(connection, some), eligible, asks, size
-    )
+    places, size = [own, *others], scope.texts if is_indexed else None
+    texts = scoring.Texts(places, worded, lambda of: sql.sessions_of(connection, of), eligible, asks, size)
     scale = rt.vectors.scale(connection, max(languages, key=languages.__getitem__, default=""))
     return scoring.Look(texts, words, postings, scale)
 
@@ -557,9 +572,7 @@ def print_of(turn: StoredMessage) -> int:
     return hash((said.speaker, said.created_at, said.text))
 
 
-def prints_now(
-    connection: Connection, rt: Runtime, scope: SearchScope, keys: Iterable[int]
-) -> dict[int, int]:
+def prints(connection: Connection, rt: Runtime, scope: SearchScope, keys: Iterable[int]) -> dict[int, int]:
     """Return the `print_of` of messages, records and items, by their keys, for those that the reader may see now."""
     read = _read(connection, rt, scope, sorted(keys))
     lines = {key: as_told(rt, one.turn) for key, one in read.items()}
@@ -659,23 +672,19 @@ def rerank(
         rt.health.down("reranker", str(problem))
         return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)
     rt.health.up("reranker")
-    now = rt.db.read(prints_now, rt, scope, [one.turn.key for one in lines])
-    pairs = [
-        (one, given)
-        for one, given in zip_longest(lines, scores)
-        if now.get(one.turn.key) == print_of(one.turn)
-    ]
+    now = rt.db.read(prints, rt, scope, [one.turn.key for one in lines])
+    is_there = [now.get(one.turn.key) == print_of(one.turn) for one in lines]
+    pairs = list(compress(zip_longest(lines, scores), is_there))
     judged = [
-        one._replace(
-            score=given,
-            reasons=(Reason("reranker", f"the reranker gave it {given:.3g}", given), *one.reasons),
-        )
-        for one, given in pairs
-        if given is not None
+        one._replace(score=to, reasons=(_verdict(to), *one.reasons)) for one, to in pairs if to is not None
     ]
     judged.sort(key=lambda one: -one.score)
     behind = min((one.score for one in judged), default=0.0) - lines[0].score  # in their own order
     return [*judged, *(one._replace(score=one.score + behind) for one, given in pairs if given is None)], ()
+
+
+def _verdict(score: float) -> Reason:
+    return Reason("reranker", f"the reranker gave it {score:.3g}", score)
 
 
 def fit(

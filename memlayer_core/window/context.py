@@ -361,7 +361,7 @@ def _kept(seen: Snapshot, newest: _Newest, how: object) -> _Selection | None:
         return None
     if recall.tokens > recall_budget(token_limit, rt.settings.recall_tokens):
         return None
-    if recall_search.prints_now(seen.connection, rt, seen.search_scope, recall.prints) != recall.prints:
+    if recall_search.prints(seen.connection, rt, seen.search_scope, recall.prints) != recall.prints:
         return None
     for reserve in (recall.reserve, recall.tokens):  # as before, or more, since the run has grown
         view = read_view(seen, reserve)
