@@ -203,7 +203,8 @@ def read_question(
         bare = re.sub(re.escape(written).join(alone), " ", bare)
     bare = " ".join(bare.split())
     own = Query(bare if any(map(str.isalnum, bare)) else query, frozenset(named))
-    both = replace(own, text=" ".join([*before, own.text]), parts=(*before, own.text)) if before else None
+    parts = tuple(one for one in (*before, own.text) if any(map(str.isalnum, one)))
+    both = replace(own, text=" ".join(parts), parts=parts) if before else None
     return Question(own, both, key, statistics)
 
 
@@ -219,26 +220,18 @@ def embed(rt: Runtime, reach: Scope, question: Question) -> Asking[Question]:
 
 
 def _embedded(rt: Runtime, reach: Scope, question: Question, part: Query) -> Asking[Query]:
-    if not any(map(str.isalnum, part.text)):
-        return part
-    vector, problem = yield from _vector_of(rt, part)
-    part = replace(part, vector=vector, problem=problem)
-    if vector is None or not index_pays(rt, question.statistics):
-        return part
-    return replace(part, neighbours=nearest(rt, reach, vector, question.statistics, _DEPTH))
-
-
-def _vector_of(rt: Runtime, part: Query) -> Asking[tuple[FloatVector | None, str | None]]:
-    """Return a query's vector; or None, and what is wrong with the embedder. Hashed words are not added up: they are one text."""
-    if rt.embeds_at_once or not part.parts:
-        return (yield from query_vector(rt, part.text))
-    added: FloatVector = np.zeros(1, np.float32)
-    for text in part.parts:
-        vector, problem = yield from query_vector(rt, text)
+    """Return a part of a question with its vector. Hashed words are not added up: they are one text."""
+    vectors = list[FloatVector]()
+    for text in part.parts if part.parts and not rt.embeds_at_once else [part.text]:
+        vector, problem = (yield from query_vector(rt, text)) if any(map(str.isalnum, text)) else (None, None)
         if vector is None:
-            return None, problem
-        added = added + vector
-    return added / max(float(np.linalg.norm(added)), 1e-6), None
+            return replace(part, problem=problem)
+        vectors.append(vector)
+    added = np.sum(vectors, axis=0)
+    vector = vectors[0] if len(vectors) == 1 else added / max(float(np.linalg.norm(added)), 1e-6)
+    if not index_pays(rt, question.statistics):
+        return replace(part, vector=vector)
+    return replace(part, vector=vector, neighbours=nearest(rt, reach, vector, question.statistics, _DEPTH))
 
 
 # Scores the texts that a reader may find, on one snapshot.
@@ -294,7 +287,7 @@ def find(
     best = scores.support(look.texts.order(scores.total, limit=scoring.LEADING)).max(initial=0.0)
     if both is not None and best < scoring.FOLLOWS:
         if both.vector is None and own.vector is not None and rt.embeds_here:
-            both = replace(both, vector=drive(_vector_of(rt, both))[0])
+            both = drive(_embedded(rt, scope.reach, question, both))
         scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
     excess = 0.0
     if own.vector is not None and not rt.embeds_at_once:  # hashed ones do not tell small talk from questions
