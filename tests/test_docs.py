@@ -18,12 +18,11 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from typer.main import get_command
 
-from memlayer_core import Memory, RecallFilter
+from memlayer_core import Memory, RecallFilter, Settings
 from memlayer_core.cli.app import EXIT_CODES
 from memlayer_core.cli.commands import app
 from memlayer_core.models.llm import RETRY_SHARE
 from memlayer_core.recall.search import RERANKED
-from memlayer_core.settings import Settings
 from memlayer_core.tools import AGENT_TOOLS
 
 ROOT = Path(__file__).parents[1]

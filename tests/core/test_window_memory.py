@@ -15,10 +15,9 @@ from promises import core, policies, talks, token_limits
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import MaxMessages, MaxRounds, Memory, Message, ToolCall, WindowMemory, errors
+from memlayer_core import Context, MaxMessages, MaxRounds, Memory, Message, ToolCall, WindowMemory, errors
 from memlayer_core.seams import MessageList, Portion
 from memlayer_core.testing import NOON, MessageStoreConformance
-from memlayer_core.window.model import Context
 
 ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 

@@ -13,8 +13,7 @@ from refusals import refused
 from scripted_reader import reads
 from tuned import Tuned
 
-from memlayer_core import Memory, errors
-from memlayer_core.seams import MaxRounds, MaxTokens
+from memlayer_core import MaxRounds, MaxTokens, Memory, errors
 from memlayer_core.session_files import JsonSession, SessionManager
 from tests.conftest import PROMPT
 from tests.doors.doors import SAID, SEEN, WRITTEN

@@ -18,8 +18,7 @@ from tuned import Tuned
 
 from examples import examples
 from langchain_memlayer import MemlayerMiddleware
-from memlayer_core import Memory, errors
-from memlayer_core.seams import MaxRounds
+from memlayer_core import MaxRounds, Memory, errors
 from tests.conftest import PROMPT, Colour
 from tests.langchain.running import in_thread, kinds, texts
 from tests.langchain.scripted_model import Edits, Scripted, Wraps, calling, says, then, weather

@@ -14,14 +14,8 @@ from clock import set_ahead
 from hypothesis import example, given, strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelRequest, ModelRetryMiddleware
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    FunctionMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-)
+from langchain_core import messages as lc
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import StructuredTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -42,9 +36,8 @@ from langchain_memlayer import (
     to_core,
     with_memory,
 )
-from memlayer_core import Memory, Message, errors
+from memlayer_core import MaxRounds, Memory, Message, errors
 from memlayer_core.events import MessagesStored
-from memlayer_core.seams import MaxRounds
 from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import OURS, PROMPT, taken_out
 from tests.langchain.running import contents, in_session, in_thread, kinds, texts
@@ -762,7 +755,7 @@ FORMS = {
     ),
     "older calls of OpenAI": (
         AIMessage("", additional_kwargs={"function_call": {"name": "look", "arguments": "{}"}}),
-        FunctionMessage("found", name="look"),
+        lc.FunctionMessage("found", name="look"),
     ),
     "calls in what an integration adds": (
         AIMessage("I look.", additional_kwargs={"tool_outputs": [block_of("computer_call", call_id="c1")]}),

@@ -30,9 +30,8 @@ from llamaindex_memlayer import (
     MemlayerRetriever,
     MemlayerToolSpec,
 )
-from memlayer_core import Memory, errors
+from memlayer_core import Memory, Scope, errors
 from memlayer_core.events import MessagesStored
-from memlayer_core.scope import Scope
 from memlayer_core.tools import AGENT_TOOLS
 from tests.llamaindex.conftest import talk, texts
 

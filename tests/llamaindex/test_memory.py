@@ -16,8 +16,7 @@ from scripted import Library, Scripted, answers, speaking
 from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerMemory, MemlayerMemoryBlock, MemlayerRetriever, MemlayerToolSpec
-from memlayer_core import Memory, errors
-from memlayer_core.seams import MaxRounds
+from memlayer_core import MaxRounds, Memory, errors
 from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import taken_out
 from tests.llamaindex.conftest import calls, result, talk, texts

@@ -18,8 +18,7 @@ from hypothesis import example, given, strategies as st
 from refusals import refused
 from tiktoken_ext import openai_public
 
-from memlayer_core import Memory, errors
-from memlayer_core.message import Message, ToolCall
+from memlayer_core import Memory, Message, ToolCall, errors
 from memlayer_core.models import tokens
 from memlayer_core.models.tokens import estimate, token_counter
 

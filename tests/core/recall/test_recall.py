@@ -13,12 +13,11 @@ from hypothesis import given, strategies as st
 from refusals import refused
 from tuned import Tuned
 
-from memlayer_core import Chat, Context, Memory, Message, ToolCall, errors
+from memlayer_core import Chat, Context, Memory, Message, Scope, ToolCall, errors
 from memlayer_core.events import ProblemBegan, ProblemEnded
 from memlayer_core.models import multilingual
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.recall.pack import pack
-from memlayer_core.scope import Scope
 from memlayer_core.seams import recall_budget
 from memlayer_core.storage.terms import index_terms, possible_names, question_terms
 from memlayer_core.testing import NOON

@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from memlayer_core import Message, ToolCall, errors
-from memlayer_core.seams import MaxMessages, MaxRounds, MaxTokens
+from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, ToolCall, errors
 from tests.conftest import offload_id
 
 NO_LIMITS = [0, True, "5", math.nan]

@@ -11,10 +11,9 @@ from promises import assert_answered, assert_kept, assert_within, core, from_cor
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, ToolCall, errors
+from memlayer_core import Context, Memory, Message, ToolCall, errors
 from memlayer_core.seams import Limits
 from memlayer_core.window.fit import limits
-from memlayer_core.window.model import Context
 
 QUIET = Tuned(index_delay=3600, durability="normal")
 SMALL = {"offload_characters": 250, "preview_characters": 40, "last_keep": 4}
