@@ -90,13 +90,6 @@ def test_recall_can_stand_in_the_system_message_instead(chosen) -> None:
         assert first.content.startswith('Be brief.\n\n<recalled_memory key="')
 
 
-@pytest.mark.requirement("J12")
-def test_nothing_to_recall_leaves_the_messages_as_they_are(memory) -> None:
-    chat_of(memory).add("user", "Hello")
-    context = chat_of(memory).context()
-    assert (texts(context.messages), context.recall) == (["Hello"], "")
-
-
 def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(tokyo) -> None:
     (hit,) = tokyo.search("Tokyo", user_id="louis", limit=10)
     assert (hit.text, hit.speaker, hit.session_id) == ("I moved to Tokyo in May.", "Louis", "may")

