@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from command_line import printed_by
 from hypothesis import given, strategies as st
 from message_store import DictStore
 from promises import core, policies, talks, token_limits
@@ -253,18 +252,3 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(store, window
         with pytest.raises(problem):
             refused()
     assert store.calls == []
-
-
-@pytest.mark.requirement("F05")
-def test_it_loads_no_database_and_no_index() -> None:
-    code = (
-        "import sys\n"
-        "from message_store import DictStore\n"
-        "from memlayer_core import WindowMemory\n"
-        "own = WindowMemory(DictStore(), 's')\n"
-        "own.add('user', 'hello')\n"
-        "assert own.context().messages[0].text == 'hello'\n"
-        "print(*sys.modules)"
-    )
-    heavy = {"sqlalchemy", "chromadb", "sqlite3", "numpy", "onnxruntime"}
-    assert heavy.isdisjoint(printed_by(code).split())

@@ -13,7 +13,6 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import tiktoken
-from command_line import printed_by
 from hypothesis import example, given, strategies as st
 from refusals import refused
 from tiktoken_ext import openai_public
@@ -249,11 +248,6 @@ class TestTables:
         assert one.text("hello world") == other.text("hello world") == 2
         assert list(tiktoken.registry.ENCODINGS) == [real.name]
         assert os.environ.get("TIKTOKEN_CACHE_DIR") == before
-
-    def test_finding_the_bundled_table_imports_nothing_of_llamaindex(self):
-        code = "import sys; from memlayer_core.models.tokens import token_counter; token_counter().text('hello');"
-        shown = "print(*(name for name in sys.modules if name.startswith('llama_index')))"
-        assert printed_by(f"{code} {shown}") == ""
 
 
 class TestText:
