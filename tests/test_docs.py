@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,13 @@ KEY = re.compile(r'( key=")[0-9a-f]{8}(">)')
 
 
 @pytest.mark.parametrize("page", RUNS)
-def test_examples_print_what_the_page_says(page, names, set_provider, tmp_path, monkeypatch, capsys) -> None:
+def test_examples_print_what_the_page_says(page, names, tmp_path, monkeypatch, capsys) -> None:
+    def set_one(provider: TracerProvider) -> None:
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
     monkeypatch.chdir(tmp_path)
     # The real one holds for the whole process.
-    monkeypatch.setattr(trace, "set_tracer_provider", set_provider)
+    monkeypatch.setattr(trace, "set_tracer_provider", set_one)
     for number, (code, output) in enumerate(examples(page), start=1):
         before = dict(names)
         exec(compile(code, f"{page}, example {number}", "exec"), names)
@@ -83,16 +86,6 @@ def test_examples_print_what_the_page_says(page, names, set_provider, tmp_path, 
         assert printed == KEY.sub(r"\1…\2", output), f"{page}, example {number}"
         close({key: one for key, one in before.items() if one is not names.get(key)})
     CLAIMS.get(page, lambda _: None)(names)
-
-
-@pytest.fixture
-def set_provider(monkeypatch) -> Callable[[TracerProvider], None]:
-    """Set a tracer provider of OpenTelemetry until the test ends."""
-
-    def set_one(provider: TracerProvider) -> None:
-        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-
-    return set_one
 
 
 def readme(names: dict[str, Any]) -> None:

@@ -32,8 +32,21 @@ from memlayer_core.storage.database import SCHEMA_VERSION
 from memlayer_core.storage.statements import to_micros
 from tests.conftest import INDEXED
 
-NAMES = "demo inspect search export import forget backup verify reindex work doctor"
-COMMANDS = {*NAMES.split()}
+COMMANDS = {
+    *[
+        "demo",
+        "inspect",
+        "search",
+        "export",
+        "import",
+        "forget",
+        "backup",
+        "verify",
+        "reindex",
+        "work",
+        "doctor",
+    ]
+}
 MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
 

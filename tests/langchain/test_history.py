@@ -25,11 +25,6 @@ def history_of(memory: Memory, session_id: str = "s1", **options: Any) -> Memlay
     return MemlayerChatMessageHistory(memory, session_id=session_id, **{"user_id": "ada", **options})
 
 
-@pytest.fixture
-def history(memory: Memory) -> MemlayerChatMessageHistory:
-    return history_of(memory)
-
-
 def echo(messages: Any) -> AIMessage:
     """Answer with the last message and how many there were."""
     told = getattr(messages, "messages", messages)
@@ -41,7 +36,8 @@ def echo(messages: Any) -> AIMessage:
 
 @pytest.mark.trap("langchain", 7, 8)
 @pytest.mark.requirement("F02", "A11", "L09")
-def test_messages_are_added_replaced_and_set_and_gain_nothing(do, history) -> None:
+def test_messages_are_added_replaced_and_set_and_gain_nothing(do, memory) -> None:
+    history = history_of(memory)
     history.add_message(hi := HumanMessage("hi"))
     history.add_user_message(HumanMessage("draft", id="m1"))
     ok, final = AIMessage("ok", id="m2"), HumanMessage("final", id="m1", name="ada")
