@@ -33,15 +33,6 @@ def texts(said: Iterable[Any]) -> list[str]:
     return [one.text for one in said]
 
 
-@pytest.fixture
-def tokyo(memory: Memory) -> Memory:
-    """Return a memory in which Louis said in May that he moved."""
-    said = Message("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
-    chat_of(memory, "may").add_messages([said, Message("assistant", "Enjoy the ramen!", created_at=MAY)])
-    memory.flush()
-    return memory
-
-
 def test_no_representation_has_the_stores_secret_or_a_password(memory) -> None:
     rt, url = memory.runtime, "postgresql://me:password@host/name"
     for one in (rt, rt.db.read(vectors.layout), Place(url), JournalPlace(database_url=url)):
@@ -49,8 +40,16 @@ def test_no_representation_has_the_stores_secret_or_a_password(memory) -> None:
 
 
 @pytest.mark.requirement("M01", "L02", "J11")
-def test_a_context_holds_the_present_and_recalls_the_past(tokyo) -> None:
-    now = chat_of(tokyo, "now")
+def test_the_past_is_found_by_words_and_by_meaning_and_recalled_beside_the_present(memory) -> None:
+    said = Message("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
+    chat_of(memory, "may").add_messages([said, Message("assistant", "Enjoy the ramen!", created_at=MAY)])
+    memory.flush()
+    (hit,) = memory.search("Tokyo", user_id="louis", limit=10)
+    assert (hit.text, hit.speaker, hit.session_id, hit.created_at) == (said.text, "Louis", "may", MAY)
+    assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
+    assert hit.tokens > 5
+
+    now = chat_of(memory, "now")
     now.add("system", "Be brief.")
     now.add("user", "Remind me: when did I move to Tokyo?")
     context = now.context(token_limit=500)
@@ -62,10 +61,10 @@ def test_a_context_holds_the_present_and_recalls_the_past(tokyo) -> None:
     assert all(piece.reasons for piece in context.pieces)
     assert context.tokens <= 500
     assert texts(now.history()) == ["Be brief.", "Remind me: when did I move to Tokyo?"]
-    (told,) = chat_of(tokyo, "new").context("Where is Tokyo?").messages
+    (told,) = chat_of(memory, "new").context("Where is Tokyo?").messages
     assert told.role == "user", "a question that is not stored yet recalls all the same"
     assert "I moved to Tokyo" in told.content
-    assert chat_of(tokyo, "new").history() == []
+    assert chat_of(memory, "new").history() == []
 
 
 @pytest.mark.trap("layered", 4)
@@ -88,16 +87,6 @@ def test_recall_can_stand_in_the_system_message_instead(chosen) -> None:
         first, second = whole.context(**call).messages
         assert (first.role, second.role) == ("system", "user")
         assert first.content.startswith('Be brief.\n\n<recalled_memory key="')
-
-
-def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(tokyo) -> None:
-    (hit,) = tokyo.search("Tokyo", user_id="louis", limit=10)
-    assert (hit.text, hit.speaker, hit.session_id) == ("I moved to Tokyo in May.", "Louis", "may")
-    assert hit.created_at == MAY
-    assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
-    assert hit.tokens > 5
-    assert tokyo.search("Tokyo", user_id="louis", token_limit=5) == ()
-    assert len(tokyo.search("Tokyo", user_id="louis", token_limit=50)) == 1
 
 
 @pytest.mark.requirement("F03")

@@ -1,7 +1,6 @@
 """The chat history of LangChain on a real memory: a whole transcript, and beside it what a model is shown."""
 
 import asyncio
-import pickle
 from datetime import datetime
 from typing import Any
 
@@ -146,18 +145,6 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(open_at)
 
 
 # Being a part of LangChain
-
-
-def test_a_history_pickles_by_reconnecting(memory) -> None:
-    """What holds a conversation can be sent to a worker; it names its store, and contains no message."""
-    history = history_of(memory, token_limit=500, policy="max_rounds")
-    history.add_user_message("My code is 7777.")
-    pickled = pickle.dumps(history)
-    again = pickle.loads(pickled)
-
-    assert b"7777" not in pickled
-    assert contents(again.messages) == ["My code is 7777."]
-    assert (again.token_limit, again.chat.memory) == (500, memory)
 
 
 # A file of LangChain's
