@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from typer.main import get_command
 
-from memlayer_core import Memory, RecallFilter
+from memlayer_core import Memory, RecallFilter, Settings
 from memlayer_core.cli.app import EXIT_CODES
 from memlayer_core.cli.commands import app
 from memlayer_core.models.llm import RETRY_SHARE
 from memlayer_core.recall.search import RERANKED
-from memlayer_core.settings import Settings
 from memlayer_core.tools import AGENT_TOOLS
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +31,6 @@ PAGES = {str(one.relative_to(ROOT)): one.read_text(encoding="utf-8") for one in 
 README = PAGES["README.md"]
 COMMAND_PAGE = PAGES["docs/cli.md"].partition("\n## `memlayer-ui`")[0]
 COMMANDS = set(get_command(app).commands)
-LINKED = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
 EXAMPLES = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "examples").glob("*.py"))
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RUNS = [name for name, text in PAGES.items() if "```python\n" in text]
@@ -73,10 +71,13 @@ KEY = re.compile(r'( key=")[0-9a-f]{8}(">)')
 
 
 @pytest.mark.parametrize("page", RUNS)
-def test_examples_print_what_the_page_says(page, names, set_provider, tmp_path, monkeypatch, capsys) -> None:
+def test_examples_print_what_the_page_says(page, names, tmp_path, monkeypatch, capsys) -> None:
+    def set_one(provider: TracerProvider) -> None:
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
     monkeypatch.chdir(tmp_path)
     # The real one holds for the whole process.
-    monkeypatch.setattr(trace, "set_tracer_provider", set_provider)
+    monkeypatch.setattr(trace, "set_tracer_provider", set_one)
     for number, (code, output) in enumerate(examples(page), start=1):
         before = dict(names)
         exec(compile(code, f"{page}, example {number}", "exec"), names)
@@ -84,16 +85,6 @@ def test_examples_print_what_the_page_says(page, names, set_provider, tmp_path, 
         assert printed == KEY.sub(r"\1…\2", output), f"{page}, example {number}"
         close({key: one for key, one in before.items() if one is not names.get(key)})
     CLAIMS.get(page, lambda _: None)(names)
-
-
-@pytest.fixture
-def set_provider(monkeypatch) -> Callable[[TracerProvider], None]:
-    """Set a tracer provider of OpenTelemetry until the test ends."""
-
-    def set_one(provider: TracerProvider) -> None:
-        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-
-    return set_one
 
 
 def readme(names: dict[str, Any]) -> None:
@@ -144,7 +135,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
-@pytest.mark.parametrize("page", LINKED)
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"])
 def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(page) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", text)

@@ -50,13 +50,6 @@ async def test_a_deep_agent_edits_lists_and_finds_files_also_without_blocking_th
     assert (await of["bob"].aread("/food.md")).error is not None
 
 
-@pytest.fixture
-def langgraph_json() -> dict[str, Any]:
-    """The example's configuration, checked by LangGraph's own command line."""
-    config = pytest.importorskip("langgraph_cli.config", reason="langgraph-cli is not installed")
-    return config.validate_config_file(FOLDER / "langgraph.json")
-
-
 def exported(path: str) -> Any:
     """What a path such as `./file.py:name` stands for, as the server looks it up."""
     file, name = path.rsplit(":", 1)
@@ -71,7 +64,10 @@ def test_a_langgraph_servers_configuration_names_a_store_and_a_graph_that_work(t
     assert friday == "[friday] What is my parrot called? -> My parrot is called Coco."
 
 
-async def test_servers_open_and_close_a_store_that_keeps_items(langgraph_json, tmp_path, monkeypatch) -> None:
+async def test_servers_open_and_close_a_store_that_keeps_items(tmp_path, monkeypatch) -> None:
+    """LangGraph's own command line checks the example's configuration."""
+    config = pytest.importorskip("langgraph_cli.config", reason="langgraph-cli is not installed")
+    langgraph_json = config.validate_config_file(FOLDER / "langgraph.json")
     from langgraph.store.base import BaseStore
 
     monkeypatch.setenv("MEMLAYER_DIRECTORY", str(tmp_path / "memory"))

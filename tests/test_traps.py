@@ -81,12 +81,10 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
-
 
 def marked() -> Iterator[tuple[str, int]]:
     """Framework and number of each mark, as it stands in the tests' source."""
-    for path in TESTS.rglob("test_*.py"):
+    for path in Path(__file__).parent.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.trap":
                 framework, *numbers = (ast.literal_eval(argument) for argument in node.args)

@@ -11,6 +11,7 @@ import memlayer_core
 from memlayer_core import Message, runtime as runtimes
 from memlayer_core.models import embed
 from memlayer_core.storage import terms
+from tests.conftest import PROMPT
 
 BY_COUNT = {"_visible_query", "_shared_query", "_change_query"}
 """Statements that are cached for each number of roles that a reader has."""
@@ -37,10 +38,11 @@ def test_every_cached_function_has_a_bound_or_no_arguments() -> None:
     assert endless <= BY_COUNT | BY_LANGUAGE
 
 
-def test_what_many_users_leave_in_a_process_is_bounded(memory, monkeypatch):
+def test_what_many_users_leave_in_a_process_is_bounded(open_at, monkeypatch):
     for name in ("_SESSIONS", "_RECALLS", "_SHOWN"):
         monkeypatch.setattr(runtimes, name, 5)
     monkeypatch.setattr(embed, "_QUESTIONS", 5)
+    memory = open_at(settings=PROMPT.replace(vector_cache_bytes=50_000))
     for number in range(USERS):
         chat = memory.chat(user_id=f"user-{number}", session_id="before")
         chat.add("user", f"I have {number} pears and a boat.")
@@ -54,3 +56,4 @@ def test_what_many_users_leave_in_a_process_is_bounded(memory, monkeypatch):
     held = memory.runtime.temporaries
     for cached in (held._recalls, held._waiting, held._shown, memory.runtime.questions):
         assert 0 < len(cached) <= 5
+    assert 0 < memory.runtime.vectors.bytes <= 50_000

@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -116,22 +116,14 @@ async def test_a_cancelled_flow_goes_no_further_and_takes_back_what_it_set(where
 # A memory's threads
 
 
-@contextmanager
-def locked(path: Any) -> Iterator[None]:
-    """Hold the lock for writing of a directory's journal."""
-    where = path / "journal.sqlite3"
-    with closing(sqlite3.connect(where, isolation_level=None, check_same_thread=False)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        yield
-        other.execute("ROLLBACK")
-
-
 async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_other_threads(open_at, tmp_path):
     memory = await asyncio.to_thread(open_at, settings=Tuned(async_threads=2, index_delay=60))
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     chat = memory.chat(user_id="ada", session_id="s")
     await chat.aadd("user", "I like pears.")
-    with locked(tmp_path / "memory"):
+    journal = tmp_path / "memory" / "journal.sqlite3"
+    with closing(sqlite3.connect(journal, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
         waiting = [asyncio.create_task(chat.aadd("user", f"And {number}.")) for number in range(5)]
         await asyncio.sleep(0.05)
         async with asyncio.timeout(10):  # else the test waits for the lock, too
@@ -139,6 +131,7 @@ async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_other_th
                 assert (await chat.acontext("")).window[0].text == "I like pears."
         assert await asyncio.to_thread(str, "free") == "free"
         assert not any(task.done() for task in waiting)
+        other.execute("ROLLBACK")
     await asyncio.gather(*waiting)
     assert len(await chat.ahistory()) == 6
     await memory.aclose()

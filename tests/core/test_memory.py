@@ -33,15 +33,6 @@ def texts(said: Iterable[Any]) -> list[str]:
     return [one.text for one in said]
 
 
-@pytest.fixture
-def tokyo(memory: Memory) -> Memory:
-    """Return a memory in which Louis said in May that he moved."""
-    said = Message("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
-    chat_of(memory, "may").add_messages([said, Message("assistant", "Enjoy the ramen!", created_at=MAY)])
-    memory.flush()
-    return memory
-
-
 def test_no_representation_has_the_stores_secret_or_a_password(memory) -> None:
     rt, url = memory.runtime, "postgresql://me:password@host/name"
     for one in (rt, rt.db.read(vectors.layout), Place(url), JournalPlace(database_url=url)):
@@ -49,8 +40,16 @@ def test_no_representation_has_the_stores_secret_or_a_password(memory) -> None:
 
 
 @pytest.mark.requirement("M01", "L02", "J11")
-def test_a_context_holds_the_present_and_recalls_the_past(tokyo) -> None:
-    now = chat_of(tokyo, "now")
+def test_the_past_is_found_by_words_and_by_meaning_and_recalled_beside_the_present(memory) -> None:
+    said = Message("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
+    chat_of(memory, "may").add_messages([said, Message("assistant", "Enjoy the ramen!", created_at=MAY)])
+    memory.flush()
+    (hit,) = memory.search("Tokyo", user_id="louis", limit=10)
+    assert (hit.text, hit.speaker, hit.session_id, hit.created_at) == (said.text, "Louis", "may", MAY)
+    assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
+    assert hit.tokens > 5
+
+    now = chat_of(memory, "now")
     now.add("system", "Be brief.")
     now.add("user", "Remind me: when did I move to Tokyo?")
     context = now.context(token_limit=500)
@@ -62,10 +61,10 @@ def test_a_context_holds_the_present_and_recalls_the_past(tokyo) -> None:
     assert all(piece.reasons for piece in context.pieces)
     assert context.tokens <= 500
     assert texts(now.history()) == ["Be brief.", "Remind me: when did I move to Tokyo?"]
-    (told,) = chat_of(tokyo, "new").context("Where is Tokyo?").messages
+    (told,) = chat_of(memory, "new").context("Where is Tokyo?").messages
     assert told.role == "user", "a question that is not stored yet recalls all the same"
     assert "I moved to Tokyo" in told.content
-    assert chat_of(tokyo, "new").history() == []
+    assert chat_of(memory, "new").history() == []
 
 
 @pytest.mark.trap("layered", 4)
@@ -88,23 +87,6 @@ def test_recall_can_stand_in_the_system_message_instead(chosen) -> None:
         first, second = whole.context(**call).messages
         assert (first.role, second.role) == ("system", "user")
         assert first.content.startswith('Be brief.\n\n<recalled_memory key="')
-
-
-@pytest.mark.requirement("J12")
-def test_nothing_to_recall_leaves_the_messages_as_they_are(memory) -> None:
-    chat_of(memory).add("user", "Hello")
-    context = chat_of(memory).context()
-    assert (texts(context.messages), context.recall) == (["Hello"], "")
-
-
-def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(tokyo) -> None:
-    (hit,) = tokyo.search("Tokyo", user_id="louis", limit=10)
-    assert (hit.text, hit.speaker, hit.session_id) == ("I moved to Tokyo in May.", "Louis", "may")
-    assert hit.created_at == MAY
-    assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
-    assert hit.tokens > 5
-    assert tokyo.search("Tokyo", user_id="louis", token_limit=5) == ()
-    assert len(tokyo.search("Tokyo", user_id="louis", token_limit=50)) == 1
 
 
 @pytest.mark.requirement("F03")
@@ -173,22 +155,44 @@ def test_scopes_of_different_people_never_share_a_key() -> None:
     assert len({scope.session_bucket for scope in scopes}) == len(scopes)
 
 
-def test_importing_the_core_loads_no_index_and_no_framework() -> None:
-    heavy = {"chromadb", "langchain_core", "llama_index", "sqlalchemy", "numpy", "onnxruntime", "tiktoken"}
-    all_names = {"numpy", "sqlalchemy"}
-    for statement, needed in (("import memlayer_core", set()), ("from memlayer_core import *", all_names)):
-        loaded = set(printed_by(f"import sys; {statement}; print(*sys.modules)").split())
-        assert heavy & loaded <= needed
+IN_MEMORY = """
+from memlayer_core import Memory
+with Memory.in_memory() as memory:
+    chat = memory.chat(user_id='u')
+    chat.add('user', 'I like pears.')
+    memory.flush()
+    chat.context('pears')
+"""
+OWN_STORE = """
+from message_store import DictStore
+from memlayer_core import WindowMemory
+own = WindowMemory(DictStore(), 's')
+own.add('user', 'hello')
+assert own.context().messages[0].text == 'hello'
+"""
+HELP = """
+from typer.testing import CliRunner
+from memlayer_core.cli.commands import app
+assert CliRunner().invoke(app, ['demo', '--help']).exit_code == 0
+"""
+COUNTS = "from memlayer_core.models.tokens import token_counter; token_counter().text('hello')"
+HEAVY = "chromadb langchain_core llama_index onnxruntime tiktoken"
+LOADS = {
+    "an import": ("import memlayer_core", f"{HEAVY} sqlalchemy numpy"),
+    "an import of all names": ("from memlayer_core import *", HEAVY),
+    "help": (HELP, f"{HEAVY} sqlalchemy numpy"),
+    "a window over a store of one's own": (OWN_STORE, "sqlalchemy chromadb sqlite3 numpy onnxruntime"),
+    "a memory in memory, without traces": (IN_MEMORY, "postgres psycopg chromadb opentelemetry"),
+    "counting with the table that LlamaIndex has": (COUNTS, "llama_index"),
+}
+"""Programs, and parts of the names of modules that they have no need of."""
 
 
-def test_a_memory_in_memory_loads_nothing_of_postgresql_and_never_chroma() -> None:
-    code = (
-        "import sys; from memlayer_core import Memory\n"
-        "with Memory.in_memory() as m:\n"
-        "    c = m.chat(user_id='u'); c.add('user', 'I like pears.'); m.flush(); c.context('pears')\n"
-        "print(*(name for name in sys.modules if 'postgres' in name or 'psycopg' in name or name == 'chromadb'))"
-    )
-    assert printed_by(code) == ""
+@pytest.mark.requirement("F05")
+@pytest.mark.parametrize(("program", "needless"), LOADS.values(), ids=LOADS)
+def test_a_program_loads_nothing_that_it_does_not_need(program, needless) -> None:
+    loaded = printed_by(f"import sys\n{program}\nprint(*sys.modules)").split()
+    assert not [name for name in loaded if any(part in name for part in needless.split())]
 
 
 @pytest.mark.requirement("J01")

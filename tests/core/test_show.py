@@ -1,7 +1,6 @@
 """What people are shown of remembered text commands no terminal, and reads in the order in which it was written."""
 
 import inspect
-import logging
 import pickle
 import re
 import typing
@@ -22,7 +21,6 @@ from memlayer_core.cli.demo import show_context
 from memlayer_core.memory import Admin
 from memlayer_core.message import Receipt
 from memlayer_core.show import Bar, Mark, View, Viewable, html_of, visible
-from tests.conftest import PROMPT
 
 SIGNS = "\x1b\x00\x07\x08\r\x7f\x9b\x85\u202e\u2066\u2069\u200e\u200f\u061c\ud800"
 EVIL = f"\x1b]0;owned\x07\x1b[31m{SIGNS}red\x1b[0m<script>"
@@ -148,22 +146,6 @@ def test_numbers_and_times_look_alike_everywhere_and_never_wrap() -> None:
     assert "text-align:right" in cells["1,234"]
     assert "white-space:pre-wrap" in cells["long " * 20]
     assert MAY_4 in on_a_terminal(View(columns=("a", "b"), rows=((AT, "long " * 20),)), width=20)
-
-
-def test_logs_hold_no_remembered_text_that_commands_a_terminal(open_at, caplog) -> None:
-    def away(prompt: str) -> str:
-        raise TimeoutError(f"{EVIL}: {prompt}")
-
-    with caplog.at_level(logging.DEBUG, logger="memlayer"):
-        memory = open_at(summarizer=away, settings=PROMPT.replace(job_attempts=2, job_backoff=0))
-        chat = memory.chat(user_id="louis", session_id="s")
-        for at in range(3):
-            chat.add_messages([Message("user", f"{at} {EVIL}"), Message("assistant", f"{EVIL} {at}")])
-        chat.end()
-        memory.flush(30)
-    assert "did not answer: TimeoutError" in caplog.text
-    assert "owned" not in caplog.text
-    assert not any(ESCAPES.search(record.getMessage()) for record in caplog.records)
 
 
 @given(st.text(st.characters(exclude_categories=())) | st.sampled_from([EVIL, "a\tb\nc"]))

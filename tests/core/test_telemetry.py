@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from command_line import printed_by
 from hypothesis import given, strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from opentelemetry import trace
@@ -327,16 +326,3 @@ def test_without_a_provider_nothing_is_made(monkeypatch, opened) -> None:
     chat.context()
     assert memory.runtime.telemetry.is_on is False
     assert made == []
-
-
-@pytest.mark.slow
-def test_a_memory_imports_nothing_for_its_spans() -> None:
-    program = (
-        "import sys\n"
-        "from memlayer_core import Memory\n"
-        "with Memory.in_memory(embedder='hashing') as memory:\n"
-        "    chat = memory.chat(user_id='ada', session_id='monday')\n"
-        "    chat.add('user', 'Hello!'); chat.context(); memory.flush(30)\n"
-        "print(*(name for name in sys.modules if name.startswith('opentelemetry')))\n"
-    )
-    assert printed_by(program) == ""

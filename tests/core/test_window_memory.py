@@ -8,17 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from command_line import printed_by
 from hypothesis import given, strategies as st
 from message_store import DictStore
 from promises import core, policies, talks, token_limits
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import MaxMessages, MaxRounds, Memory, Message, ToolCall, WindowMemory, errors
+from memlayer_core import Context, MaxMessages, MaxRounds, Memory, Message, ToolCall, WindowMemory, errors
 from memlayer_core.seams import MessageList, Portion
 from memlayer_core.testing import NOON, MessageStoreConformance
-from memlayer_core.window.model import Context
 
 ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 
@@ -254,18 +252,3 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(store, window
         with pytest.raises(problem):
             refused()
     assert store.calls == []
-
-
-@pytest.mark.requirement("F05")
-def test_it_loads_no_database_and_no_index() -> None:
-    code = (
-        "import sys\n"
-        "from message_store import DictStore\n"
-        "from memlayer_core import WindowMemory\n"
-        "own = WindowMemory(DictStore(), 's')\n"
-        "own.add('user', 'hello')\n"
-        "assert own.context().messages[0].text == 'hello'\n"
-        "print(*sys.modules)"
-    )
-    heavy = {"sqlalchemy", "chromadb", "sqlite3", "numpy", "onnxruntime"}
-    assert heavy.isdisjoint(printed_by(code).split())

@@ -8,14 +8,8 @@ from typing import Any, ClassVar
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import (
-    CachePoint,
-    ChatMessage,
-    ImageBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-)
+from llama_index.core.base.llms import types as llama
+from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ToolCallBlock
 from llama_index.core.tools.calling import acall_tool, call_tool
 from promises import IMAGE, Line, arguments, places
 from scripted import speaking
@@ -178,7 +172,7 @@ class Session(Door):
         ChatMessage(
             role="assistant",
             blocks=[
-                ThinkingBlock(content="hm", num_tokens=7),
+                llama.ThinkingBlock(content="hm", num_tokens=7),
                 ToolCallBlock(tool_call_id="c0", tool_name="weather", tool_kwargs={"city": "Oslo"}),
             ],
             additional_kwargs={"mood": "calm"},
@@ -189,7 +183,7 @@ class Session(Door):
         ChatMessage(
             role="assistant",
             blocks=[
-                ThinkingBlock(
+                llama.ThinkingBlock(
                     content="heron " * 40, additional_information={"signature": "Eq==", "of": b"\0"}
                 ),
                 TextBlock(text=SAID),
@@ -202,12 +196,12 @@ class Session(Door):
         ),
         ChatMessage(
             role="tool",
-            blocks=[TextBlock(text=SEEN), CachePoint(**MARK)],
+            blocks=[TextBlock(text=SEEN), llama.CachePoint(**MARK)],
             additional_kwargs={"tool_call_id": "c0", "is_error": True},
         ),
     )
     marked = (
-        ChatMessage(blocks=[TextBlock(text="so?"), CachePoint(**MARK)]),
+        ChatMessage(blocks=[TextBlock(text="so?"), llama.CachePoint(**MARK)]),
         ChatMessage("yes", role="assistant", additional_kwargs=MARK),
     )
 

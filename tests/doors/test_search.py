@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from memlayer_core import Memory, Message, RecallFilter, errors
-from memlayer_core.scope import Scope
+from memlayer_core import Memory, Message, RecallFilter, Scope, errors
 
 WHERE = "Which fruit grows in Lisbon?"
 ALONE = {"user_id": None, "session_id": "s0"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,8 +14,7 @@ from refusals import refused
 from scripted_reader import reads
 from tuned import Tuned
 
-from memlayer_core import Memory, errors
-from memlayer_core.seams import MaxRounds, MaxTokens
+from memlayer_core import MaxRounds, MaxTokens, Memory, errors
 from memlayer_core.session_files import JsonSession, SessionManager
 from tests.conftest import PROMPT
 from tests.doors.doors import SAID, SEEN, WRITTEN
@@ -36,7 +36,7 @@ def texts(door: Any, messages: Any) -> list[str]:
 
 
 @pytest.mark.trap("llamaindex", 32)
-@pytest.mark.requirement("A02", "A11", "F02", "J10", "L02", "L08", "L12")
+@pytest.mark.requirement("A02", "A11", "F02", "J10", "J12", "L02", "L08", "L12")
 def test_what_is_added_is_kept_in_its_order_and_told(do, door, memory, session) -> None:
     assert door.kept(session) == do(session, door.context) == []
     do(session, door.add, [])
@@ -88,6 +88,7 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, d
 
 @pytest.mark.requirement("F04", "F14", "F15", "L07")
 @pytest.mark.trap("langchain", 2)
+@pytest.mark.trap("llamaindex", 30)
 def test_turns_that_are_added_at_once_are_all_kept_and_stay_together(do, door, session) -> None:
     turns = [door.say(f"question {number}", f"answer {number}") for number in range(8)]
 
@@ -124,6 +125,8 @@ def test_a_session_goes_on_in_another_memory(do, door, memory, session, elsewher
     do(session, door.add, after)
     here, there = door.open(memory), door.open(elsewhere)
     assert door.kept(session) == door.kept(there) == do(session, door.context) == after
+    pickled = pickle.dumps(session)
+    assert (b"question" in pickled, door.kept(pickle.loads(pickled))) == (False, after)
     assert door.kept(here) == before
     elsewhere.close()
     refused(errors.StoreClosedError, None, here.set_memory, elsewhere)

@@ -18,11 +18,10 @@ from tuned import Tuned
 
 from examples import examples
 from langchain_memlayer import MemlayerMiddleware
-from memlayer_core import Memory, errors
-from memlayer_core.seams import MaxRounds
+from memlayer_core import MaxRounds, Memory, errors
 from tests.conftest import PROMPT, Colour
 from tests.langchain.running import in_thread, kinds, texts
-from tests.langchain.scripted_model import Edits, Scripted, Wraps, calling, says, then, weather
+from tests.langchain.scripted_model import Edits, Scripted, Wraps, calling, then, weather
 
 AT = in_thread()
 
@@ -64,6 +63,13 @@ class Talk:
         next(stream)
         stream.close()
 
+    def fail(self, *said: Any) -> None:
+        """Run the agent with a model that is away."""
+        answers, self.model.script = self.model.script, then(ConnectionError("away"))
+        with pytest.raises(ConnectionError):
+            self.ask(*said)
+        self.model.script = answers
+
     def checkpoint(self, node: str | None, length: int) -> Any:
         """Return the newest checkpoint in front of a node (None: at the end of a run) whose list has this length."""
         every, at = self.do("get_state_history", AT), () if node is None else (node,)
@@ -104,24 +110,6 @@ def tour(talk: Talk, **more: Any) -> list[BaseMessage]:
 
 
 # Removed between runs
-
-
-@pytest.mark.parametrize("by_run", [False, True], ids=["one agent", "an agent a run"])
-def test_a_question_whose_run_failed_and_that_was_deleted_then_stays_deleted(memory, by_run) -> None:
-    model, saver = says("Hi.", TimeoutError("away"), "I go on."), InMemorySaver()
-
-    def made() -> Any:
-        own = MemlayerMiddleware(memory, user_id="ada")
-        return create_agent(model, middleware=[own], checkpointer=saver)
-
-    agent, chat = made(), memory.chat(user_id="ada", session_id="t")
-    agent.invoke({"messages": ["Hello!"]}, AT)
-    with pytest.raises(TimeoutError):
-        agent.invoke({"messages": ["My number is 4711."]}, AT)
-    assert texts(chat.history()) == ["Hello!", "Hi.", "My number is 4711."]
-    chat.delete_message(-1)
-    (made() if by_run else agent).invoke({"messages": ["Go on."]}, AT)
-    assert texts(chat.history()) == ["Hello!", "Hi.", "Go on.", "I go on."]
 
 
 def obeys(talk: Talk, steps: list[tuple[str, int, bool]]) -> None:
@@ -177,13 +165,9 @@ def test_what_is_removed_and_edited_between_runs_is_obeyed_and_nothing_else_goes
 def test_it_is_set_aside_before_the_run_does_anything_else(short) -> None:
     """A model that fails changes nothing of it, nor does the run that follows."""
     tour(short)
-
-    answers, short.model.script = short.model.script, then(ConnectionError("away"))
-    with pytest.raises(ConnectionError):
-        short.ask(RemoveMessage(id="zebra"), "and the newt")
+    short.fail(RemoveMessage(id="zebra"), "and the newt")
     assert short.every == ["(tell me of the zebra)", *SAID[1:], "and the newt"]
     short.change(RemoveMessage(id="newt"))
-    short.model.script = answers
     short.ask("and the toad")
     assert short.every[-3:] == ["(and the newt)", "and the toad", "about toad"]
     assert "newt" not in str(short.model.shown)
@@ -285,12 +269,9 @@ class Outside:
             self.graph.update_state(AT, {"messages": [RemoveMessage(id=animal)]})
 
 
-@pytest.fixture(params=["the application", "a graph"])
-def outside(request, memory) -> Outside:
-    return Outside(memory, request.param)
-
-
-def test_where_others_keep_the_list_nothing_is_removed_and_nothing_comes_back(memory, outside) -> None:
+@pytest.mark.parametrize("keeper", ["the application", "a graph"])
+def test_where_others_keep_the_list_nothing_is_removed_and_nothing_comes_back(memory, keeper) -> None:
+    outside = Outside(memory, keeper)
     outside.ask("zebra")
     outside.ask("lion")
     outside.chat.delete_message(0)
@@ -351,10 +332,11 @@ def test_a_copy_of_a_thread_and_another_memory_get_the_whole_state(short) -> Non
 # Stopped runs
 
 
+@pytest.mark.parametrize("ends", [Talk.stop, Talk.fail])
 @pytest.mark.parametrize("how", ["delete_message", "withdraw", "clear", "forget"])
-def test_a_stopped_question_that_was_deleted_then_stays_deleted(short, how) -> None:
+def test_a_stopped_or_failed_question_that_was_deleted_then_stays_deleted(short, how, ends) -> None:
     short.ask("tell me of the zebra")
-    short.stop("my number is 4711")
+    ends(short, "my number is 4711")
     assert short.history[:3] == [*SAID[:2], "my number is 4711"]
     for message in short.chat.history()[2:] if how in {"delete_message", "withdraw"} else ():
         short.chat.withdraw([message.id]) if how == "withdraw" else short.chat.delete_message(message.id)

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from refusals import refused
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerConversationMemory, to_core, with_memory
-from memlayer_core import Memory, errors
-from memlayer_core.seams import MaxRounds
+from memlayer_core import MaxRounds, Memory, errors
 from tests.conftest import PROMPT
 from tests.langchain.running import contents, in_session, kinds
 from tests.langchain.scripted_model import Scripted, mountains, then

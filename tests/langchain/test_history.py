@@ -1,7 +1,6 @@
 """The chat history of LangChain on a real memory: a whole transcript, and beside it what a model is shown."""
 
 import asyncio
-import pickle
 from datetime import datetime
 from typing import Any
 
@@ -25,11 +24,6 @@ def history_of(memory: Memory, session_id: str = "s1", **options: Any) -> Memlay
     return MemlayerChatMessageHistory(memory, session_id=session_id, **{"user_id": "ada", **options})
 
 
-@pytest.fixture
-def history(memory: Memory) -> MemlayerChatMessageHistory:
-    return history_of(memory)
-
-
 def echo(messages: Any) -> AIMessage:
     """Answer with the last message and how many there were."""
     told = getattr(messages, "messages", messages)
@@ -41,7 +35,8 @@ def echo(messages: Any) -> AIMessage:
 
 @pytest.mark.trap("langchain", 7, 8)
 @pytest.mark.requirement("F02", "A11", "L09")
-def test_messages_are_added_replaced_and_set_and_gain_nothing(do, history) -> None:
+def test_messages_are_added_replaced_and_set_and_gain_nothing(do, memory) -> None:
+    history = history_of(memory)
     history.add_message(hi := HumanMessage("hi"))
     history.add_user_message(HumanMessage("draft", id="m1"))
     ok, final = AIMessage("ok", id="m2"), HumanMessage("final", id="m1", name="ada")
@@ -150,18 +145,6 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(open_at)
 
 
 # Being a part of LangChain
-
-
-def test_a_history_pickles_by_reconnecting(memory) -> None:
-    """What holds a conversation can be sent to a worker; it names its store, and contains no message."""
-    history = history_of(memory, token_limit=500, policy="max_rounds")
-    history.add_user_message("My code is 7777.")
-    pickled = pickle.dumps(history)
-    again = pickle.loads(pickled)
-
-    assert b"7777" not in pickled
-    assert contents(again.messages) == ["My code is 7777."]
-    assert (again.token_limit, again.chat.memory) == (500, memory)
 
 
 # A file of LangChain's

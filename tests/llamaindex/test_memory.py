@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ImageBlock, TextBlock
 from llama_index.core.chat_engine import CondensePlusContextChatEngine
 from llama_index.core.embeddings import MockEmbedding
@@ -15,9 +15,8 @@ from refusals import refused
 from scripted import Library, Scripted, answers, speaking
 from tuned import Tuned
 
-from llamaindex_memlayer import MemlayerMemory, MemlayerMemoryBlock, MemlayerRetriever, MemlayerToolSpec
-from memlayer_core import Memory, errors
-from memlayer_core.seams import MaxRounds
+from llamaindex_memlayer import MemlayerMemory, MemlayerMemoryBlock, MemlayerToolSpec
+from memlayer_core import MaxRounds, Memory, errors
 from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import taken_out
 from tests.llamaindex.conftest import calls, result, talk, texts
@@ -207,10 +206,6 @@ SUMMARY = (
 )
 
 
-def turns(count, words="I walked along the river and saw a heron"):
-    return talk(*(f"{who} {number}: {words}" for number in range(count) for who in ("question", "answer")))
-
-
 # What is recalled
 
 
@@ -260,28 +255,6 @@ async def test_an_agent_sees_the_question_last_with_its_state_and_begins_with_a_
     assert (kept[0], kept[-1]) == tuple(talk("which pet do I have?", "a parrot"))
 
 
-@pytest.mark.trap("llamaindex", 17)
-def test_what_was_summed_up_makes_no_second_system_message():
-    words = "there are three herons in the garden, and Ada looks for two of them, and asks for many gardens. "
-    llm = answers("Thought: I can answer without using any more tools.\nAnswer: yes")
-    with Memory.in_memory(embedder="hashing", model=lambda _: SUMMARY) as memory:
-        session = MemlayerMemory(memory, user_id="ada", token_limit=2000, insert_method="system")
-        session.put_messages(turns(40, words * 3))
-        session.get()
-        memory.flush(30)
-        assert session.context().summary is not None
-
-        async def run():
-            for kind in (FunctionAgent, ReActAgent):
-                await kind(llm=llm, system_prompt="be short").run(user_msg="and now?", memory=session)
-
-        asyncio.run(run())
-    for told in llm.told:
-        roles = [message.role.value for message in told]
-        assert (roles.count("system"), roles[:2]) == (1, ["system", "user"])
-        assert "<conversation_summary key=" in told[1].content
-
-
 @pytest.mark.trap("llamaindex", 17, 23)
 def test_a_question_is_condensed_with_what_was_said_and_nothing_else(beside):
     """The engine writes roles, system messages and `additional_kwargs` into that prompt."""
@@ -293,30 +266,6 @@ def test_a_question_is_condensed_with_what_was_said_and_nothing_else(beside):
     chat.chat("and now?")
 
     assert llm.__dict__["prompts"] == ["user: hello\nassistant: yes|and now?"]
-
-
-@pytest.mark.trap("llamaindex", 20)
-async def test_what_has_no_words_is_never_quoted(memory):
-    """A call's or a picture's content is None."""
-    old = MemlayerMemory(memory, user_id="ada", session_id="old")
-    found = result("my parrot is green")
-    spoken = [ChatMessage("my parrot is called Coco"), calls("look", at="my parrot"), found]
-    wordless = [ChatMessage(blocks=[PICTURE]), ChatMessage(" \n", role="assistant")]
-    await old.aput_messages([*spoken, *wordless])
-    await memory.aflush()
-    new = MemlayerMemory(memory, user_id="ada", session_id="new")
-    asked = ChatMessage("what of my parrot?")
-
-    nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve(asked.content)
-    assert {node.get_content() for node in nodes} == {"my parrot is called Coco", "my parrot is green"}
-    for told in (  # a tool's result is not a memory of other sessions, but can be searched for
-        (await new.aget(asked))[0].content,
-        await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]),
-        await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]),
-    ):
-        (quote,) = [line for line in told.splitlines() if line.startswith("- [")]
-        assert "my parrot is" in quote
-        assert "None" not in told
 
 
 @pytest.mark.trap("llamaindex", 20)

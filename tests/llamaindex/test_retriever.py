@@ -10,8 +10,7 @@ from refusals import refused
 from scripted import answers
 
 from llamaindex_memlayer import MemlayerRetriever
-from memlayer_core import Message, RecallFilter, errors
-from memlayer_core.scope import Scope
+from memlayer_core import Message, RecallFilter, Scope, errors
 
 AT = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 

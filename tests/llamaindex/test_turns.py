@@ -165,7 +165,6 @@ def engine(kind, llm, memory):
 STREAMS = hasattr(engine_types, "_set_message_content")
 MULTI_MODAL = [MultiModalContextChatEngine, condense.MultiModalCondensePlusContextChatEngine]
 ENGINES = [SimpleChatEngine, ContextChatEngine, CondensePlusContextChatEngine, *MULTI_MODAL]
-MODES = ["best", "context", "condense_plus_context", "condense_question", "simple"]
 
 
 def assert_told(llm):
@@ -213,16 +212,11 @@ def test_an_engine_keeps_its_turns_and_a_history_that_it_is_given_until_it_is_re
     assert chat.chat_history == session.get_all() == []
 
 
-@pytest.fixture
-def index():
-    embed_model = MockEmbedding(embed_dim=4)
-    return VectorStoreIndex([TextNode(text="Riga lies on the Daugava.")], embed_model=embed_model)
-
-
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["best", "context", "condense_plus_context", "condense_question", "simple"])
 @pytest.mark.parametrize("rules", [[], [ChatMessage("be short", role="system")]], ids=["bare", "with rules"])
-def test_each_mode_takes_the_memory_and_no_questions_are_neighbours(mode, rules, index, session, remembers):
-    llm = answers("yes")
+def test_each_mode_takes_the_memory_and_no_questions_are_neighbours(mode, rules, session, remembers):
+    nodes, llm = [TextNode(text="Riga lies on the Daugava.")], answers("yes")
+    index = VectorStoreIndex(nodes, embed_model=MockEmbedding(embed_dim=4))
     session.put_messages(rules)
     chat = index.as_chat_engine(chat_mode=mode, llm=llm, memory=session)
     chat.chat("which pet do I have?")

@@ -27,7 +27,6 @@ TOOLS = ["record_to_memory", "retrieve_from_memory", "correct_memory", "forget_m
 CLIENT = {"clientInfo": {"name": "a test", "version": "1"}, "capabilities": {}}
 PARAMS = {"protocolVersion": "2025-06-18", **CLIENT}
 INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": PARAMS}
-HEADERS = {"Accept": "application/json, text/event-stream"}
 Environment = dict[str, str]
 
 
@@ -176,7 +175,7 @@ def test_only_the_token_names_and_own_pages_open_it_over_http(place: Path, envir
             ({**known, "Origin": "https://me.example"}, 200),
             ({**known, "Origin": f"http://localhost:{port}"}, 200),
         ):
-            given = {**HEADERS, **headers}
+            given = {"Accept": "application/json, text/event-stream", **headers}
             answer = httpx.post(f"http://127.0.0.1:{port}/mcp", json=INITIALIZE, headers=given)
             assert answer.status_code == status, headers
             assert ("memlayer" in answer.text) == (status == 200)

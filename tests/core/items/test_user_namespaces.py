@@ -10,10 +10,9 @@ from clock import set_ahead
 from refusals import refused
 from tuned import Tuned
 
-from memlayer_core import Memory, RecallFilter, Settings
+from memlayer_core import Memory, RecallFilter, Scope, Settings
 from memlayer_core.errors import ImportStoppedError, InvalidItemError
 from memlayer_core.items.model import DropItem, FindItems, PutItem
-from memlayer_core.scope import Scope
 from memlayer_core.tools import AGENT_TOOLS
 
 pytestmark = pytest.mark.each_database

@@ -98,6 +98,7 @@ def test_an_argument_that_is_nested_without_end_is_refused_like_any_other(chat, 
 
 def test_a_text_in_place_of_a_list_is_refused(chat) -> None:
     refused(MemlayerError, "list", chat.context, without="msg-1")
+    refused(errors.MessageTypeError, None, chat.recall, "x", exclude=["text"])
     refused(MemlayerError, "list", chat.add_messages, [Message("user", "x")], answers="msg-1")
     refused(MemlayerError, "list", chat.memory.records, user_id="louis", tags="work")
     assert chat.history() == []
@@ -110,6 +111,8 @@ def test_numbers_that_nothing_can_count_are_refused_and_waits_that_are_no_time(m
             lambda of: chat.history(0, of),
             lambda of: memory.search("hi", user_id="louis", limit=of),
             lambda of: memory.search("hi", user_id="louis", token_limit=of),
+            lambda of: chat.recall("hi", limit=of),
+            lambda of: chat.recall("hi", token_limit=of),
             lambda of: memory.sessions(user_id="louis", limit=of),
             lambda of: memory.sessions(user_id="louis", offset=of or -1),
         ):
@@ -125,7 +128,7 @@ def test_numbers_that_nothing_can_count_are_refused_and_waits_that_are_no_time(m
 def test_any_text_is_a_query_and_nothing_else(memory, chat) -> None:
     chat.add("user", "hello there")
     memory.flush()
-    for ask in (lambda query: memory.search(query, user_id="louis"), chat.context):
+    for ask in (lambda query: memory.search(query, user_id="louis"), chat.context, chat.recall):
         for text in ("", "   ", "???", "\0", "\ud800", "the of and", "' OR 1=1 --", '"*'):
             ask(text)
         for wrong in (5, b"x", ["x"]):

@@ -18,6 +18,7 @@ from memlayer_core.message import ROLES, Raw
 from memlayer_core.messages.preview import full_text
 from memlayer_core.messages.render import as_prompt, block, openai_message, quote_line, summary_block
 from memlayer_core.summaries.prompt import line_of
+from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import PROMPT, offload_id
 
 NAMES = ("recalled_memory", "conversation_summary", "user_profile")
@@ -157,6 +158,10 @@ def test_odd_characters_are_kept_in_the_history_and_replaced_in_what_others_are_
             given += [json.dumps(json.loads(one.arguments), ensure_ascii=False) for one in message.tool_calls]
         given.append(chat.reload_text(offload_id(chat, 1)))
         assert all("\ufffd" in one for one in given[-2:])
+        retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, None, ValueError, None)
+        found = *memory.search(text, user_id="louis"), *chat.recall(text), *context.pieces
+        given += [retrieve([text]), context.recall, *(one.text for one in found)]
+        assert sum("\ufffd" in one.text for one in found) > 3
     for one in given:
         one.encode()
         assert "\0" not in one

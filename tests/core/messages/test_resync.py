@@ -25,8 +25,6 @@ from tests.examples import examples
 
 pytestmark = pytest.mark.each_database
 
-EXAMPLES = examples(60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
 
 @pytest.fixture
 def chat(store: Memory) -> Chat:
@@ -193,7 +191,6 @@ def test_of_a_whole_list_only_what_is_new_is_embedded(store, monkeypatch):
 
 
 WORDS = st.sampled_from(["u1", "a1", "u2", "a2", "uok", "aok", "s1", "s2", "h1", "h2"])
-FATES = st.sampled_from(["id", "id", "words", "stranger", "edit", "out"])
 NEW = st.lists(st.tuples(WORDS, st.booleans(), st.integers(0, 12)), max_size=4)
 
 
@@ -201,7 +198,7 @@ def sent_by_a_framework(history: list[Message], turn: object, data: st.DataObjec
     """Return a list that a framework makes of a history: trimmed, edited, in another order, with ids or without."""
     told: list[Message] = []
     for place, one in enumerate(history[data.draw(st.integers(0, 6)) :]):
-        fate = data.draw(FATES)
+        fate = data.draw(st.sampled_from(["id", "id", "words", "stranger", "edit", "out"]))
         name = {"words": None, "stranger": f"x{turn}-{place}"}.get(fate, one.id)
         if fate != "out":
             text = one.text + f"e{turn}" * (fate == "edit")
@@ -259,7 +256,7 @@ def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
 
 
 @pytest.mark.requirement("L09")
-@EXAMPLES
+@examples(60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=st.lists(WORDS, max_size=10).map(" ".join), data=st.data())
 def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_changes_nothing(store, said, data):
     chat = store.chat(user_id="ada")

@@ -238,18 +238,6 @@ def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat):
     assert texts(part.fork(until=1100)) == texts(part)[:1101], "page by page"
 
 
-def test_a_fork_asks_no_model_again(open_at):
-    asked: list[str] = []
-    memory = open_at(embedder=lambda some: asked.extend(some) or [[1.0, float(len(one))] for one in some])
-    chat = memory.chat(user_id="ada", session_id="s")
-    chat.add("user", "parrots are green")
-    memory.flush()
-    before, fork = [*asked], chat.fork()
-    memory.flush()
-    assert (asked, memory.admin.verify()) == (before, [])
-    assert memory.search("green", user_id="ada", session_id=fork.session_id)[0].text == "parrots are green"
-
-
 @pytest.mark.requirement("L07", "L10")
 def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, chat):
     chat.resync([Message("user", "question 1 about parrots"), Message("assistant", "an answer of hers")])

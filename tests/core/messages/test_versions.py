@@ -1,6 +1,5 @@
 """What leaves a conversation is kept where it was said, told nowhere, until somebody erases it."""
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +8,6 @@ from refusals import refused
 
 from memlayer_core import Chat, Memory, Message, ToolCall, errors
 from memlayer_core.messages.splice import loses
-from tests.conftest import PROMPT
 
 pytestmark = pytest.mark.each_database
 
@@ -63,32 +61,6 @@ def test_ids_that_are_none_are_refused_before_anything_is_changed(chat):
     for wrong in ("m0", b"m0", 5, None, [""], [None], [5], ["a\0"]):
         refused(errors.InvalidMessageError, None, chat.withdraw, wrong)
     assert words(chat) == [*TALK]
-
-
-def test_summaries_and_episodes_that_rest_on_it_go_with_it(open_at):
-    def model(instructions: str, prompt: str) -> str:
-        about = "Zulu77" if "Zulu77" in prompt else "this and that"
-        told = f"The user spoke of {about}, and of the weather of many days."
-        return json.dumps({"summary": told}) if "nothing else" in instructions else told
-
-    memory = open_at(settings=PROMPT.replace(max_tokens=400), model=model)
-    chat = memory.chat(user_id="ada", session_id="may")
-    for number in range(60):
-        role = "user" if number % 2 == 0 else "assistant"
-        chat.add(role, f"Zulu77 and the weather of day {number}", id=f"w{number}")
-        chat.context()
-    memory.flush()
-    chat.end()
-    memory.flush()
-    assert "Zulu77" in str(chat.summary())
-    assert "Zulu77" in memory.records(user_id="ada")[0].text
-
-    chat.withdraw([m.id for m in chat.history()])
-    for _ in range(2):
-        assert memory.records(user_id="ada") == chat.summary() == []
-        memory.flush()
-    assert "Zulu77" not in str([one.text for one in chat.context("Zulu77 weather").messages])
-    assert found(memory, "Zulu77 weather") == set()
 
 
 @pytest.mark.parametrize("verb", ["add_messages", "resync"])

@@ -10,10 +10,9 @@ from llama_index.core.llms import CompletionResponse, MockLLM
 from refusals import refused
 from sqlalchemy import text
 
-from memlayer_core import Memory, errors
+from memlayer_core import Memory, Scope, errors
 from memlayer_core.events import ContextOverflowed, Event
 from memlayer_core.models.llm import is_overflow, language_model, retry_limit
-from memlayer_core.scope import Scope
 from memlayer_core.seams import Reply
 from tests.conftest import PROMPT
 

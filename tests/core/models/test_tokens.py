@@ -13,13 +13,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import tiktoken
-from command_line import printed_by
 from hypothesis import example, given, strategies as st
 from refusals import refused
 from tiktoken_ext import openai_public
 
-from memlayer_core import Memory, errors
-from memlayer_core.message import Message, ToolCall
+from memlayer_core import Memory, Message, ToolCall, errors
 from memlayer_core.models import tokens
 from memlayer_core.models.tokens import estimate, token_counter
 
@@ -250,11 +248,6 @@ class TestTables:
         assert one.text("hello world") == other.text("hello world") == 2
         assert list(tiktoken.registry.ENCODINGS) == [real.name]
         assert os.environ.get("TIKTOKEN_CACHE_DIR") == before
-
-    def test_finding_the_bundled_table_imports_nothing_of_llamaindex(self):
-        code = "import sys; from memlayer_core.models.tokens import token_counter; token_counter().text('hello');"
-        shown = "print(*(name for name in sys.modules if name.startswith('llama_index')))"
-        assert printed_by(f"{code} {shown}") == ""
 
 
 class TestText:

@@ -33,16 +33,6 @@ def chat(store: Memory, past: Chat) -> Chat:
     return store.chat(user_id="louis", session_id="now")
 
 
-@pytest.fixture
-def told(store: Memory, chat: Chat) -> Chat:
-    """Return a chat whose model was told of pears and has called a tool; meanwhile there is more to be told."""
-    chat.add("user", ASKED, id="question")
-    assert PEARS in chat.context().recall
-    call_tool(chat)
-    learn_more(store)
-    return chat
-
-
 def say(memory: Memory, text: str, session_id: str = "past", **fields: Any) -> Chat:
     said = memory.chat(user_id="louis", session_id=session_id)
     said.add("user", text, **fields)
@@ -117,15 +107,19 @@ def test_a_run_that_goes_on_in_another_process_recalls_anew(open_at) -> None:
     assert chat.context().recall == told
 
 
-def test_what_is_asked_otherwise_or_in_a_fork_or_after_an_edit_is_recalled_for(told) -> None:
-    assert SWEET in told.fork().context().recall
-    assert SWEET not in told.context().recall
-    assert told.context("").recall == ""
-    filtered = told.context(filter=RecallFilter(sessions=["other"])).recall
+def test_what_is_asked_otherwise_or_in_a_fork_or_after_an_edit_is_recalled_for(store, chat) -> None:
+    chat.add("user", ASKED, id="question")
+    assert PEARS in chat.context().recall
+    call_tool(chat)
+    learn_more(store)
+    assert SWEET in chat.fork().context().recall
+    assert SWEET not in chat.context().recall
+    assert chat.context("").recall == ""
+    filtered = chat.context(filter=RecallFilter(sessions=["other"])).recall
     assert (PEARS in filtered, SWEET in filtered) == (False, True)
-    assert SWEET in told.context("Are pears of Lisbon sweet?").recall
-    told.edit("question", "And the weather?")
-    assert told.context().recall == ""
+    assert SWEET in chat.context("Are pears of Lisbon sweet?").recall
+    chat.edit("question", "And the weather?")
+    assert chat.context().recall == ""
 
 
 def test_it_leaves_room_for_a_larger_round(store, chat) -> None:

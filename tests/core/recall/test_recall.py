@@ -10,21 +10,18 @@ from typing import Any
 import pytest
 from flaky import FlakyEmbedder
 from hypothesis import given, strategies as st
-from refusals import refused
 from tuned import Tuned
 
-from memlayer_core import Chat, Context, Memory, Message, ToolCall, errors
+from memlayer_core import Chat, Context, Memory, Message, Scope, ToolCall
 from memlayer_core.events import ProblemBegan, ProblemEnded
 from memlayer_core.models import multilingual
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.recall.pack import pack
-from memlayer_core.scope import Scope
 from memlayer_core.seams import recall_budget
 from memlayer_core.storage.terms import index_terms, possible_names, question_terms
 from memlayer_core.testing import NOON
-from memlayer_core.tools import AGENT_TOOLS
 from memlayer_core.window.model import Piece
-from tests.conftest import PROMPT, offload_id
+from tests.conftest import PROMPT
 
 DATA = Path(__file__).parents[3] / "benchmarks" / "data"
 FACTS = json.loads((DATA / "languages.json").read_text(encoding="utf-8"))["en"]["facts"]
@@ -413,6 +410,7 @@ def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory) 
     asked = "do I like milk in my tea?"
     found = texts(chat.recall(asked, limit=40))
     assert found[0] == "I like tea with milk"
+    assert (len(chat.recall(asked, limit=1)), chat.recall(asked, token_limit=1)) == (1, ())
     assert len(found) < 20 < len(memory.search(asked, user_id="ada", limit=40))
     assert chat.recall("please write a poem") == ()
 
@@ -429,34 +427,3 @@ def test_records_are_told_and_nothing_of_another_user_or_of_who_stands_alone(cha
     assert texts(alone.recall(asked)) == ["my parrot is called Solo"]
     told = "".join(texts(alone.context(asked).messages))
     assert ("Solo" in told, "Tom" in told) == (True, False)
-
-
-def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat) -> None:
-    assert len(chat.recall(WALK, limit=1)) == 1
-    assert chat.recall(WALK, token_limit=1) == ()
-    for asked, more, problem in (
-        (WALK, {"limit": 0}, errors.InvalidLimitError),
-        (WALK, {"token_limit": 0}, errors.InvalidLimitError),
-        (WALK, {"exclude": ["text"]}, errors.MessageTypeError),
-        (None, {}, errors.InvalidMessageError),
-    ):
-        refused(problem, None, chat.recall, asked, **more)
-
-
-def test_what_is_found_can_be_encoded_also_with_half_an_emoji(memory: Memory) -> None:
-    half = "My parrot \ud83d is called Coco"
-    old, chat = (memory.chat(user_id="louis", session_id=name) for name in ("old", "new"))
-    old.add("user", half)
-    old.add("user", [{"type": "text", "text": f"{half} and Polly"}])
-    memory.flush()
-    chat.add("user", "What is my parrot called?")
-    retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, None, ValueError, None)
-    context = chat.context()
-    found = [
-        *texts((*memory.search("parrot", user_id="louis"), *chat.recall("parrot"))),
-        *(piece.text for piece in context.pieces if piece.kind == "recall"),
-        *(old.reload_text(offload_id(old, 1)), context.recall, retrieve(["parrot"])),
-    ]
-    assert len(found) >= 7
-    assert "Coco" in "".join(found).encode().decode()
-    assert old.history()[0].text == half, "the history is word for word"

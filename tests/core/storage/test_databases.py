@@ -13,10 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy import event, text
 from waiting import wait_for
 
-from memlayer_core import Memory, Settings, errors
+from memlayer_core import Memory, Scope, Settings, errors
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.messages.model import Batch
-from memlayer_core.scope import Scope
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.testing import NOON

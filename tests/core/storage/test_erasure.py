@@ -18,10 +18,9 @@ from sqlalchemy import Connection, inspect, text
 from tuned import Tuned
 from waiting import heard, wait_for
 
-from memlayer_core import Memory, Message, errors
+from memlayer_core import Memory, Message, Scope, errors
 from memlayer_core.events import ProblemBegan
 from memlayer_core.items.model import DropItem, PutItem
-from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs, sqlite, words as storage_words
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from tests.conftest import PROMPT

@@ -22,7 +22,6 @@ from memlayer_core.storage.tables import meta
 
 pytestmark = pytest.mark.postgres
 
-FACTS = ("I live in Oslo.", "I am allergic to nuts.")
 TOPICS = ("pears", "plums", "boats", "trains", "cats", "dogs", "tulips", "roses", "chess", "poker")
 NOTE = Statement(text("INSERT INTO memlayer_meta (name, value) VALUES (:name, '')"))
 LOOK = Statement(text("SELECT 1 AS one"))
@@ -61,7 +60,7 @@ def memory(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Memory
     """Return a memory of a user who has spoken of ten things in another session, with facts or without."""
     more = {"tokenizer": "estimate", "extractor": request.param, "settings": Tuned(index_delay=86_400)}
     with Memory.open(database_url=postgres_url, embedder="hashing", **more) as memory:
-        past = [Message("user", fact) for fact in FACTS]
+        past = [Message("user", fact) for fact in ("I live in Oslo.", "I am allergic to nuts.")]
         for topic in TOPICS:
             past += [Message("user", f"Of all {topic} I like number nine."), Message("assistant", "I see.")]
         memory.chat(user_id="ada", session_id="past").add_messages(past)

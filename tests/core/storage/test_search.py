@@ -122,16 +122,6 @@ def test_new_vectors_are_found_at_once_in_reach_and_of_a_user_who_came_back_alon
     assert list(nearest(db, cache, REACHES[1]).values()) == pytest.approx([10 / 14], abs=0.001)
 
 
-def test_the_cache_is_bounded_however_many_users_ask(open_at) -> None:
-    memory = open_at(settings=PROMPT.replace(vector_cache_bytes=50_000))
-    for user in range(20):
-        memory.chat(user_id=f"user {user}", session_id="s").add("user", "My parrot is called Solo.")
-    memory.flush()
-    for user in range(20):
-        assert memory.search("parrot", user_id=f"user {user}")
-    assert 0 < memory.runtime.vectors.bytes <= 50_000
-
-
 def test_words_are_found_only_within_reach_and_hostile_ones_are_words(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope in (LOUIS, EVE, helper, Scope("louis", "s1", tenant_id="other")):

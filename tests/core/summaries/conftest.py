@@ -15,7 +15,7 @@ def opened(dialect: str, request: pytest.FixtureRequest) -> Iterator[Callable[..
     yield from scripted_summarizer.memories(request, dialect, quiet)
 
 
-@pytest.fixture(params=["edit", "delete", "replace", "rewrite", "resync"])
+@pytest.fixture(params=["edit", "delete", "withdraw", "replace", "rewrite", "resync"])
 def take_back(request: pytest.FixtureRequest) -> Callable[[Chat, str, str], None]:
     """Return a function that takes back the words of a question and of its answer, in each way that there is."""
 
@@ -30,6 +30,8 @@ def take_back(request: pytest.FixtureRequest) -> Callable[[Chat, str, str], None
             case "delete":
                 for name in others:
                     chat.delete_message(name)
+            case "withdraw":
+                chat.withdraw([*others])
             case "replace":
                 chat.add_messages(list(others.values()))
             case "rewrite":

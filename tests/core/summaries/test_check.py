@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from memlayer_core import Message, ToolCall
+from memlayer_core import Message, Scope, ToolCall
 from memlayer_core.message import StoredMessage
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.scope import Scope
 from memlayer_core.summaries.check import CHECKS, Summed, check, score_of, scripts_of, unwrapped
 from memlayer_core.summaries.prompt import INSTRUCTIONS, first_rounds, line_of, parts, request, retry_prompt
 

@@ -14,10 +14,8 @@ from hypothesis import given, strategies as st
 from sqlalchemy import text
 from tuned import Tuned
 
-from memlayer_core import Chat, MaxMessages, Memory, Message, ToolCall
+from memlayer_core import Chat, MaxMessages, Memory, Message, Record, Scope, ToolCall
 from memlayer_core.events import SessionEnded
-from memlayer_core.facts.model import Record
-from memlayer_core.scope import Scope
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.check import Summed, check_episode, split_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS

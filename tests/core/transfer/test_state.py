@@ -42,13 +42,6 @@ def managing(path: Path, *components: Any, session_id: str = "s") -> SessionMana
 # --- messages as JSON
 
 
-@pytest.mark.requirement("L11", "F18")
-@given(data=st.data())
-def test_messages_are_json_that_reads_back_equal(data, conversations) -> None:
-    said = data.draw(conversations)
-    assert [Message.from_json(json.dumps(message.to_json())) for message in said] == said
-
-
 REFUSED = [
     *FAULTS,
     ("[]", "must be a JSON object"),
@@ -71,12 +64,14 @@ def test_json_that_is_no_message_is_refused_with_what_is_wrong() -> None:
 # --- the state of a conversation
 
 
-@pytest.mark.requirement("A04", "A17", "A18", "F01", "F18")
+@pytest.mark.requirement("A04", "A17", "A18", "F01", "F18", "L11")
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_state_and_a_session_file_make_a_conversation_equal(data, conversations, store, tmp_path) -> None:
+def test_json_a_state_and_a_session_file_make_messages_equal(data, conversations, store, tmp_path) -> None:
+    said = data.draw(conversations)
+    assert [Message.from_json(json.dumps(message.to_json())) for message in said] == said
     chat, other = new(store), new(store)  # every example has sessions of its own
-    chat.add_messages(data.draw(conversations), verbatim=True)
+    chat.add_messages(said, verbatim=True)
     state = chat.save_state()
     managing(tmp_path, chat, session_id=chat.session_id).save_session()
     assert managing(tmp_path, other, session_id=chat.session_id).load_if_exists()

@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from memlayer_core import Message, ToolCall, errors
-from memlayer_core.seams import MaxMessages, MaxRounds, MaxTokens
+from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, ToolCall, errors
 from tests.conftest import offload_id
 
 NO_LIMITS = [0, True, "5", math.nan]
@@ -74,12 +73,11 @@ def test_an_unknown_session_is_an_empty_context_whatever_the_limits(memory) -> N
 
 
 FINE, IMAGE = Message("user", "fine"), {"type": "image", "data": b"\x00"}
-NOT_STORED = Message("user", (IMAGE,)), [FINE, Message("user", 5)], [FINE, "text"]
 
 
 @pytest.mark.requirement("F13", "F18")
 def test_temporary_messages_that_could_not_be_stored_are_refused_all_together(chat, refused) -> None:
-    for wrong in NOT_STORED:
+    for wrong in (Message("user", (IMAGE,)), [FINE, Message("user", 5)], [FINE, "text"]):
         refused((errors.InvalidMessageError, errors.MessageTypeError), [], chat.add_temporary, wrong)
 
 

@@ -11,10 +11,9 @@ from promises import assert_answered, assert_kept, assert_within, core, from_cor
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, ToolCall, errors
+from memlayer_core import Context, Memory, Message, ToolCall, errors
 from memlayer_core.seams import Limits
 from memlayer_core.window.fit import limits
-from memlayer_core.window.model import Context
 
 QUIET = Tuned(index_delay=3600, durability="normal")
 SMALL = {"offload_characters": 250, "preview_characters": 40, "last_keep": 4}
@@ -52,10 +51,14 @@ def verbatim(context: Context) -> tuple[Message, ...]:
 
 
 @pytest.mark.trap("layered", 10)
-@pytest.mark.requirement("F02", "F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10")
-@given(talk=talks(), limit=promises.token_limits, policy=promises.policies)
+@pytest.mark.requirement("F02", "F11", "F12", "F13", "L04", "L05", "L13", "L14", "L15", "A19", "J10", "M03")
+@given(
+    talk=talks(), limit=promises.token_limits, policy=promises.policies, words=st.sampled_from([1, 30, 500])
+)
 @examples(100)
-def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
+def test_a_context_keeps_its_promises_and_what_is_temporary_until_it_is_answered(
+    memory, talk, limit, policy, words
+) -> None:
     chat = a_session(memory, [core(line) for line in talk])
     before = chat.history()
 
@@ -65,25 +68,19 @@ def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
     assert_kept(talk, shown)
     codes = {reason.code for reason in context.reasons}
     tokens = sum(memory.tokens.message(message) for message in context.messages)
-    assert_within(shown, tokens, limits(Limits(QUIET.max_tokens), policy, limit), codes)
+    together = limits(Limits(QUIET.max_tokens), policy, limit)
+    assert_within(shown, tokens, together, codes)
     if not context.recall:  # it has a frame of its own
         assert tokens == context.tokens == sum(piece.tokens for piece in context.pieces)
-    assert chat.history() == before
     again = chat.context(token_limit=limit, policy=policy)
     assert (again.messages, again.tokens) == (context.messages, context.tokens)
 
-
-@pytest.mark.requirement("F11", "F13", "M03", "L13")
-@given(talk=talks(), limit=promises.token_limits, words=st.sampled_from([1, 30, 500]))
-@examples(50)
-def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, talk, limit, words) -> None:
-    chat = a_session(memory, [core(line) for line in talk])
-    before, hint = chat.history(), Message("user", f"hint: {'plum ' * words}")
+    hint = Message("user", f"hint: {'plum ' * words}")
     step = Message("assistant", "I look", tool_calls=(ToolCall("once", "look"),))
     lost, found = Message("tool", "lost", tool_call_id="?"), Message("tool", "found", tool_call_id="once")
     chat.add_temporary([lost, hint, step, found])
     for _ in range(2):  # a call that failed is repeated with them
-        context = context_of(chat, limit, None)
+        context = context_of(chat, limit, policy)
         assert [(message.role, message.text) for message in context.temporary] == [
             ("user", "[result of a tool]\nlost"),
             ("user", hint.text),
@@ -94,7 +91,7 @@ def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, 
         shown = [from_core(message) for message in verbatim(context)]
         assert_answered([from_core(message) for message in context.messages])
         assert_kept(talk, shown)
-        assert_within(shown, context.tokens, Limits(limit), {reason.code for reason in context.reasons})
+        assert_within(shown, context.tokens, together, {reason.code for reason in context.reasons})
     assert chat.history() == before
     chat.add("assistant", "Plums, then.")
     assert chat.context(token_limit=10**6).temporary == ()

@@ -12,7 +12,6 @@ from memlayer_core import Memory, Message, ToolCall, errors
 PARROT = "My parrot is called Grillparzer"
 ASKED = Message("user", "How is my parrot called?")
 ANSWER = Message("assistant", "Grillparzer.")
-KINDS = ("plain", "tools", "waits", "told", "hidden")
 LAST = 99
 
 
@@ -49,7 +48,7 @@ def turn(at: int, kind: str) -> list[Message]:
     }[kind]
 
 
-KIND = st.sampled_from(KINDS)
+KIND = st.sampled_from(("plain", "tools", "waits", "told", "hidden"))
 LIMITS = st.integers(60, 500), st.sampled_from([None, {"max_rounds": 2}, {"max_messages": 5}])
 
 
