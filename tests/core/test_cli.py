@@ -32,21 +32,8 @@ from memlayer_core.storage.database import SCHEMA_VERSION
 from memlayer_core.storage.statements import to_micros
 from tests.conftest import INDEXED
 
-COMMANDS = {
-    *[
-        "demo",
-        "inspect",
-        "search",
-        "export",
-        "import",
-        "forget",
-        "backup",
-        "verify",
-        "reindex",
-        "work",
-        "doctor",
-    ]
-}
+NAMES = "demo inspect search export import forget backup verify reindex work doctor"
+COMMANDS = {*NAMES.split()}
 MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
 

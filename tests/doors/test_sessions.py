@@ -88,7 +88,6 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, d
 
 @pytest.mark.requirement("F04", "F14", "F15", "L07")
 @pytest.mark.trap("langchain", 2)
-@pytest.mark.trap("llamaindex", 30)
 def test_turns_that_are_added_at_once_are_all_kept_and_stay_together(do, door, session) -> None:
     turns = [door.say(f"question {number}", f"answer {number}") for number in range(8)]
 

@@ -320,6 +320,18 @@ async def test_what_one_user_tenant_or_agent_keeps_is_out_of_reach_of_the_others
             assert await component.aget_keys() == ["monday", f"day {number}"]
 
 
+@pytest.mark.trap("llamaindex", 30)
+def test_the_first_writes_may_come_all_at_once(open_at):
+    """The first call makes the tables, for everybody."""
+    component = KEPT["memory block"](open_at())
+    with ThreadPoolExecutor(8) as threads:
+        done = threads.map(lambda n: asyncio.run(write(component, talk(f"{n}", "noted"))), range(24))
+        assert [*done] == [None] * 24
+
+    stored = [message.text for message in history(component.memory)]
+    assert sorted(stored) == sorted([*map(str, range(24)), *["noted"] * 24])
+
+
 # Dumps find their store again
 
 
