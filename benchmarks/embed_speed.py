@@ -1,6 +1,10 @@
 """Texts a second of memlayer's MiniLM and hashing embedders beside Chroma's default function, on chat messages.
 
-Usage: python benchmarks/embed_speed.py [--texts 96] [--rounds 3] [--json]
+With `--turns` instead what embedding costs in a conversation: the three English ones of `data/talks` are replayed message by message,
+with a context after each question and a `flush` after each answer. Told are the texts that MiniLM embeds in a turn, and the
+milliseconds of processor time in all threads, for that and for everything; one thread for BLAS.
+
+Usage: python benchmarks/embed_speed.py [--texts 96] [--rounds 3] [--turns] [--json]
 """
 
 import argparse
@@ -9,12 +13,22 @@ import os
 import random
 import statistics
 import sys
+import tempfile
 import time
+from collections import Counter
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy starts its threads
 
 import numpy as np
+from talks import read_talks
 
+from memlayer_core import Memory, Message
+from memlayer_core.models import minilm
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM, folder, is_present
+
+TALKS = Path(__file__).parent / "data" / "talks"
 
 SENTENCES = (
     "I moved to Lisbon in March and I am still looking for a good bakery near the river.",
@@ -32,7 +46,10 @@ SENTENCES = (
 
 def messages(count, seed=7):
     chance = random.Random(seed)
-    return [" ".join(chance.choices(SENTENCES, k=chance.choice((1, 1, 2, 2, 3)))) for _ in range(count)]
+    made = {}
+    while len(made) < count:  # a text that comes again is not embedded again
+        made[" ".join(chance.choices(SENTENCES, k=chance.choice((1, 1, 2, 2, 3))))] = None
+    return list(made)
 
 
 def rate(embed, texts, rounds):
@@ -45,12 +62,46 @@ def rate(embed, texts, rounds):
     return len(texts) / statistics.median(seconds)
 
 
+def replayed():
+    """Return what a turn of the English conversations costs: texts, and milliseconds of embedding and of everything."""
+    spent, embed = Counter(), minilm._Model.embed  # noqa: SLF001
+
+    def counted(self, texts):
+        began = time.process_time()
+        vectors = embed(self, texts)
+        spent.update(texts=len(texts), embedding=time.process_time() - began)
+        return vectors
+
+    for talk in (one for one in read_talks(TALKS) if one.language == "en"):
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            Memory.open(directory, embedder="minilm", tokenizer="estimate") as memory,
+        ):
+            memory.chat(user_id="warm", session_id="up").add("user", "Hello")
+            memory.flush()
+            minilm._Model.embed, began = counted, time.process_time()  # noqa: SLF001  (what is embedded, and not known)
+            for turn in talk.turns:
+                chat = memory.chat(user_id="ada", session_id=turn.session)
+                chat.add_messages([Message(turn.role, turn.text, created_at=turn.at)])
+                if turn.role == "user":
+                    chat.context()
+                    spent["turns"] += 1
+                else:
+                    memory.flush()
+            spent["all"] += time.process_time() - began
+            minilm._Model.embed = embed  # noqa: SLF001
+    turns = spent["turns"]
+    per_turn = {name: round(1000 * spent[name] / turns, 1) for name in ("embedding", "all")}
+    return {"turns": turns, "texts": round(spent["texts"] / turns, 2), **per_turn}
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--texts", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", action="store_true", help="measure turns of conversations instead")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     asked = parser.parse_args()
     if not is_present(folder()):
@@ -59,9 +110,12 @@ def main():
             'embedder="minilm" while online.'
         )
 
+    if asked.turns:
+        print(json.dumps(replayed()))
+        return
     texts = messages(asked.texts)
     ours, hashed = MiniLM(folder()), HashingEmbedder()
-    mine = rate(ours.embed, texts, asked.rounds)
+    mine = rate(lambda some: MiniLM(folder()).embed(some), texts, asked.rounds)  # a new one knows no text
     fast = rate(hashed.embed, texts, asked.rounds)
 
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
