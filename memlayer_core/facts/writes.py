@@ -292,7 +292,9 @@ def remember(connection: sa.Connection, statement: Claim, now: datetime) -> tupl
     """
     new, owner = statement.record, statement.record.owner
     hold(connection, owner)
-    known = _linked(connection, owner.namespace, [new], {ordinal_of(one)[1] for one in statement.targets})
+    since = min(new.first_observed, new.valid_from or new.first_observed)
+    named = {ordinal_of(one)[1] for one in statement.targets}
+    known = _linked(connection, owner.namespace, [new], named, to_micros(since))
     line = _time_line(connection, owner.namespace, known, now)
     decision = line.decide(statement)
     if decision.kind == "refuse":
@@ -316,36 +318,35 @@ _EVIDENCE: dict[str, model.EvidenceKind] = {"confirm": "confirmed", "end": "ende
 """What a statement is to the facts that it is about, by the kind of the decision; any other makes a new one."""
 
 
-def _linked(connection: sa.Connection, namespace: str, said: Sequence[Record], named: set[int]) -> _Known:
+def _linked(
+    connection: sa.Connection, namespace: str, said: Sequence[Record], named: set[int], since: int = -LAST
+) -> _Known:
     """Return the newest rows of records that may change each other, each with its record, by their numbers.
 
     These are the named ones, those that are about the same as what is said, and those that they replaced or that replaced
-    them. If all that is said is of collections, these are the facts of the values that are said.
+    them. If all that is said is of collections, these are the facts of the values that are said. If only what holds since a
+    moment (in microseconds) counts, facts that ended before it, and before all that hold, are left out.
     """
     every, known = records.c, _Known()
     values = {check.fold(one.value) for one in said}
     every_value = any(one.category != model.COLLECTION for one in said)
     of_user, is_merged = every.namespace == namespace, sa.and_(every.about.is_(None), ~_IN_FORCE)
-    digests = [check.digest(one) for one in said if one.subject is None]
-    same_words = sa.and_(every.digest.in_(digests), _IN_FORCE)
-    named, abouts, size = {*named}, {*map(check.about, said)}, -1
+    alike = sa.and_(every.digest.in_([check.digest(one) for one in said if one.subject is None]), _IN_FORCE)
+    named, abouts, first, size = {*named}, {*map(check.about, said)}, since, -1
     while size < len(known):
         size = len(known)
+        counts = sa.or_(_IN_FORCE, sa.func.coalesce(every.valid_until, LAST) >= first)
         ties = sa.and_(of_user, every.replaced_by.in_(named)), sa.and_(of_user, every.ordinal.in_(named))
-        linked = sa.or_(every.about.in_(abouts - {None}), same_words, *ties)
+        linked = sa.or_(sa.and_(every.about.in_(abouts - {None}), counts), alike, *ties)
         query = sa.select(records).where(linked, ~is_merged, every.ordinal.not_in(known), reads.NEWEST)
-        rows = connection.execute(query.order_by(every.number))
-        found = {
-            row.ordinal: (row, one)
-            for row, one in ((row, reads.record_of(row)) for row in rows)
-            if every_value
-            or one.category != model.COLLECTION
-            or row.ordinal in named
-            or check.fold(one.value) in values
-        }
-        known |= found
-        named |= found.keys() | {row.replaced_by for row, _ in found.values()} - {None}
-        abouts = {row.about for row, _ in found.values()} - abouts
+        for row in connection.execute(query.order_by(every.number)).all():
+            one, holds = reads.record_of(row), row.replaced_by in {None, row.ordinal}
+            is_one = every_value or one.category != model.COLLECTION or row.ordinal in named
+            if is_one or check.fold(one.value) in values:
+                known[row.ordinal] = row, one
+                abouts.add(row.about)
+                named |= {row.replaced_by, row.ordinal if holds or since < 0 else None} - {None}
+                first = min(first, row.valid_from or first) if holds else first
     return known
 
 
