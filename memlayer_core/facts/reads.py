@@ -638,22 +638,24 @@ def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[M
         connection.execute(sa.insert(evidence), [{**whole, **row} for row in rows])
 
 
-def rests(places: Iterable[tuple[str, int]]) -> Any:
-    """Return the condition on evidence that records with these namespaces and numbers rest on it."""
-    is_of = sa.tuple_(evidence.c.namespace, evidence.c.ordinal).in_(sorted(places))
-    return sa.and_(is_of, evidence.c.kind != FORGOTTEN)
+def _rests(namespaces: Iterable[str], ordinals: Iterable[int]) -> Any:
+    """Return the condition on evidence that records of these namespaces with these numbers rest on it.
+
+    Pairs of both alone would not do: SQLite uses no index for them, and would read the evidence of all users.
+    """
+    whose = evidence.c.namespace.in_(namespaces), evidence.c.ordinal.in_(list(ordinals))
+    return sa.and_(*whose, evidence.c.kind != FORGOTTEN)
 
 
 def quotes_of(connection: sa.Connection, namespace: str, ordinals: Iterable[int]) -> Sequence[Any]:
     """Return the rows of the evidence of some records, in the order in which it was stored."""
-    these = rests((namespace, ordinal) for ordinal in ordinals)
+    these = _rests([namespace], ordinals)
     return connection.execute(sa.select(evidence).where(these).order_by(evidence.c.number)).all()
 
 
 def last_said(connection: sa.Connection, namespace: str, facts: Mapping[int, Record]) -> dict[str, datetime]:
     """Return when some facts were last said, or last said to end, by their ids."""
-    these = rests((namespace, ordinal) for ordinal in facts)
-    latest = sa.select(evidence.c.ordinal, sa.func.max(evidence.c.said_at)).where(these)
+    latest = sa.select(evidence.c.ordinal, sa.func.max(evidence.c.said_at)).where(_rests([namespace], facts))
     rows = connection.execute(latest.group_by(evidence.c.ordinal))
     return {facts[ordinal].memory_id: statements.from_micros(at) for ordinal, at in rows}
 
@@ -672,7 +674,9 @@ def evidence_of(
     """Return the evidence of records, by their namespace and number, in the order in which it was said."""
     found: dict[tuple[str, int], list[Evidence]] = {}
     for some in statements.chunks(places):
-        for row in connection.execute(_ROWS.where(rests(some))):
+        near = _rests({name for name, _ in some}, {ordinal for _, ordinal in some})
+        these = sa.tuple_(evidence.c.namespace, evidence.c.ordinal).in_(some)
+        for row in connection.execute(_ROWS.where(near, these)):
             times: Any = {name: in_time(getattr(row, name), row.utc_offset) for name in _SAID}
             quote = Evidence(**times, **{name: getattr(row, name) for name in _FIELDS})
             found.setdefault((row.namespace, row.ordinal), []).append(quote)
@@ -683,29 +687,27 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
     """Return the keys of the messages that records rest on, by the records' numbers."""
     found: dict[int, list[int]] = {}
     for some in statements.chunks(sorted(ordinals)):
-        these = evidence.c.namespace == namespace, evidence.c.ordinal.in_(some), evidence.c.message > 0
-        for row in connection.execute(sa.select(evidence.c.ordinal, evidence.c.message).where(*these)):
+        for row in (one for one in quotes_of(connection, namespace, some) if one.message):
             found.setdefault(row.ordinal, []).append(row.message)
     return found
 
 
-def release_evidence(connection: sa.Connection, rows: Iterable[Any], *, keeps_words: bool = False) -> None:
+def release_evidence(connection: sa.Connection, rows: Sequence[Any], *, keeps_words: bool = False) -> None:
     """Separate some records from their evidence. A mark of each message stays, so that it is not read again.
 
     If the records get a new version, the words of the earlier ones stay with the mark, and go with the message or the record.
     """
-    more: dict[str, Any] = {"text": None, "more": None}
-    if keeps_words:
-        more = {"more": sa.cast(evidence.c.ordinal, sa.Text)}
-    for some in statements.chunks(sorted({(row.namespace, row.ordinal) for row in rows})):
-        connection.execute(sa.delete(evidence).where(rests(some), evidence.c.message == 0))
-        freed = sa.update(evidence).where(rests(some))
-        connection.execute(freed.values(ordinal=None, start=0, until=0, **more))
-        if not keeps_words:
-            former = sa.tuple_(evidence.c.namespace, evidence.c.more).in_(
-                [(who, str(one)) for who, one in some]
-            )
-            connection.execute(sa.update(evidence).where(evidence.c.ordinal.is_(None), former).values(more))
+    gone: dict[str, Any] = {"text": None, "more": None}
+    more = {"more": sa.cast(evidence.c.ordinal, sa.Text)} if keeps_words else gone
+    for namespace in {row.namespace for row in rows}:
+        for some in statements.chunks(sorted({row.ordinal for row in rows if row.namespace == namespace})):
+            here, former = _rests([namespace], some), evidence.c.more.in_(map(str, some))
+            # As a sum, since SQLite would take the index of messages, and read what all applications said.
+            connection.execute(sa.delete(evidence).where(here, evidence.c.message + 0 == 0))
+            connection.execute(sa.update(evidence).where(here).values(ordinal=None, start=0, until=0, **more))
+            if not keeps_words:
+                free = evidence.c.namespace == namespace, evidence.c.ordinal.is_(None), former
+                connection.execute(sa.update(evidence).where(*free).values(gone))
 
 
 FORGOTTEN = "forgotten"

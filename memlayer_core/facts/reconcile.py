@@ -35,7 +35,7 @@ class TimeLine:
         self.now = now
 
     def decide(self, statement: Claim) -> Decision:
-        """Decide what a statement does to the facts."""
+        """Decide what a statement does to the facts. A record in force that has ended by now is put out of force first."""
         new, decision = statement.record, Decision("add", "it is new")
         again = self._said_before(new)
         if new.key is not None or statement.quote is not None:  # only then may others be about the same
@@ -129,14 +129,13 @@ class TimeLine:
         since = new.valid_from or new.first_observed
         latest = min(statement.begins_by or since, new.first_observed)  # if a period was told, such as a year
         last = max(map(self._last_said, old))
-        dated = (one.valid_from for one in old if one.valid_from != one.first_observed)
-        begin_later = [begins is not None and begins > latest for begins in dated]
+        is_before = all(_begins_after(one, latest) for one in old)
         reason = "it changes, and this was said later"
         if not new.is_inferred and all(one.is_inferred for one in old):
             reason = "the user says otherwise than an agent concluded"
         elif new.category == IDENTITY and not is_named:
             return _by_confidence(old, new)
-        elif new.first_observed < last or (sum(begin_later) == len(old) and not is_named):
+        elif new.first_observed < last or (is_before and not is_named):
             return _earlier(old, since, last)
         elif statement.quote is not None and not is_named and (new.first_observed, new.valid_from) in times:
             return Decision("conflict", "the same words say both", old)
@@ -280,6 +279,11 @@ def _holds(record: Record, now: datetime) -> bool:
 
 def _has_ended(record: Record, moment: datetime) -> bool:
     return record.valid_until is not None and record.valid_until <= moment
+
+
+def _begins_after(one: Record, moment: datetime) -> bool:
+    """Return whether somebody said when a fact begins, and that is after a moment."""
+    return one.valid_from is not None and one.valid_from != one.first_observed and one.valid_from > moment
 
 
 def _same(one: Record, other: Record) -> bool:

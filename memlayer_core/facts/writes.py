@@ -30,6 +30,7 @@ from memlayer_core.storage.tables import IN_FORCE, evidence, messages, records, 
 
 _DAY = 86_400_000_000  # microseconds
 _IN_FORCE = records.c.replaced_by.is_(None)
+_EVER = -LAST  # before any moment, in microseconds
 _Known = dict[int, tuple[Any, Record]]
 """Rows of records, each with its record, by their numbers."""
 _says = attrgetter("subject", "category", "key", "value", "raw", "modality")
@@ -319,7 +320,7 @@ _EVIDENCE: dict[str, model.EvidenceKind] = {"confirm": "confirmed", "end": "ende
 
 
 def _linked(
-    connection: sa.Connection, namespace: str, said: Sequence[Record], named: set[int], since: int = -LAST
+    connection: sa.Connection, namespace: str, said: Sequence[Record], named: set[int], since: int = _EVER
 ) -> _Known:
     """Return the newest rows of records that may change each other, each with its record, by their numbers.
 
@@ -345,7 +346,7 @@ def _linked(
             if is_one or check.fold(one.value) in values:
                 known[row.ordinal] = row, one
                 abouts.add(row.about)
-                named |= {row.replaced_by, row.ordinal if holds or since < 0 else None} - {None}
+                named |= {row.replaced_by, row.ordinal if holds or since == _EVER else None} - {None}
                 first = min(first, row.valid_from or first) if holds else first
     return known
 
@@ -505,8 +506,7 @@ def _decide_anew(connection: sa.Connection, namespace: str, touched: Sequence[An
     known = _linked(connection, namespace, [*map(reads.record_of, touched)], {row.ordinal for row in touched})
     quotes = reads.quotes_of(connection, namespace, known)
     named = {ordinal_of(one)[1] for row in quotes for one in reads.targets_of(row)} - known.keys()
-    linked = _linked(connection, namespace, (), named)
-    others = {ordinal: one for ordinal, one in linked.items() if ordinal not in known}
+    others = {at: one for at, one in _linked(connection, namespace, (), named).items() if at not in known}
     line, told = _time_line(connection, namespace, others, now), set[int]()
     for quote in quotes:
         _tell_again(connection, line, known[quote.ordinal][0], quote, told)
